@@ -1,0 +1,341 @@
+"The entailment verifier and its training, on tiny models made here."
+import errno
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, RobertaConfig
+
+from medagent.settings import MedAgentError
+from medagent.verifier.finetune import error_rates, read_pairs, train_verifier
+from medagent.verifier.nli import FunctionVerifier, Verifier, entailment_index, folder_revision, window
+
+WORDS = ('lithium warfarin clozapine digoxin thyroid function INR neutrophil count serum potassium requires does not require monitoring of '
+         'checked in patients on the dose is below 30 mL min adults bleeding was associated with').split()
+DRUGS = {'lithium': 'thyroid function', 'warfarin': 'INR', 'clozapine': 'neutrophil count', 'digoxin': 'serum potassium'}
+
+
+def word_tokenizer(words=WORDS):
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(dict.fromkeys(['[PAD]', '[UNK]', '[CLS]', '[SEP]', *words, '.', '[', ']']))}, unk_token='[UNK]'))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+                                                             special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token='[PAD]', unk_token='[UNK]', cls_token='[CLS]', sep_token='[SEP]')
+
+
+def tiny_config(labels=('not_entailment', 'entailment'), **more):
+    return BertConfig(**dict(vocab_size=len(word_tokenizer()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                             max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=.5,
+                             id2label=dict(enumerate(labels)), label2id={label: i for i, label in enumerate(labels)}) | more)
+
+
+def save(path, config, seed=0):
+    torch.manual_seed(seed)
+    BertForSequenceClassification(config).save_pretrained(path)
+    word_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    return save(tmp_path_factory.mktemp('nli')/'tiny', tiny_config())
+
+
+def some_pairs(n, seed):
+    rng = random.Random(seed)
+    return [(' '.join(rng.choices(WORDS, k=rng.randint(1, 90))), ' '.join(rng.choices(WORDS, k=rng.randint(1, 12)))) for _ in range(n)]
+
+
+# labels
+
+@pytest.mark.parametrize('labels, index', [
+    (['entailment', 'neutral', 'contradiction'], 0), (['CONTRADICTION', 'NEUTRAL', 'ENTAILMENT'], 2), (['not_entailment', 'entailment'], 1),
+    (['Entailed', 'Not Entailed'], 0), (['non-entailment', 'entail'], 1), (['notEntailment', 'entailment'], 1), (['no entailment', 'entailment'], 1)])
+def test_entailment_label_is_found(labels, index):
+    assert entailment_index(dict(enumerate(labels))) == index
+
+
+@pytest.mark.parametrize('labels', [['LABEL_0', 'LABEL_1'], ['LABEL_0'], ['positive', 'negative'], ['not_entailment', 'other'], ['entailment', 'ENTAILMENT']])
+def test_labels_that_establish_nothing_are_refused(labels, tmp_path):
+    with pytest.raises(MedAgentError, match='id2label') as caught:
+        Verifier.from_folder(save(tmp_path/'model', tiny_config(labels)))
+    assert labels[0] in str(caught.value)
+
+
+def test_three_labels_in_any_order(tmp_path):
+    pair = [('lithium requires monitoring of thyroid function', 'lithium requires monitoring')]
+    model = BertForSequenceClassification(tiny_config(('contradiction', 'entailment', 'neutral'))).eval()
+    with torch.no_grad():
+        expected = model(**word_tokenizer()(*pair[0], return_tensors='pt')).logits.softmax(-1)[0, 1].item()
+    assert Verifier(model, word_tokenizer(), 'three').score(pair)[0] == pytest.approx(expected, abs=1e-6)
+
+
+# scores
+
+def test_alone_equals_in_any_batch(folder):
+    pairs = some_pairs(60, seed=1)
+    alone = np.concatenate([Verifier.from_folder(folder).score([p]) for p in pairs[:5]] + [Verifier.from_folder(folder, batch_size=1).score(pairs[5:])])
+    assert alone.std() > .05
+    for batch_size in (7, 64):
+        for order in (range(60), random.Random(batch_size).sample(range(60), 60)):
+            together = Verifier.from_folder(folder, batch_size=batch_size).score([pairs[i] for i in order])
+            assert np.abs(together - alone[list(order)]).max() < 1e-5
+
+
+def test_scores_are_float64_probabilities_in_order(folder):
+    scores = Verifier.from_folder(folder).score(some_pairs(20, seed=2))
+    assert scores.dtype == np.float64 and scores.shape == (20,) and ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_duplicates_run_once_and_the_cache_is_used(folder, monkeypatch):
+    verifier = Verifier.from_folder(folder, batch_size=4)
+    rows = []
+    forward = verifier.model.forward
+    monkeypatch.setattr(verifier.model, 'forward', lambda **batch: (rows.append(len(batch['input_ids'])), forward(**batch))[1])
+    pairs = some_pairs(10, seed=3)
+    first = verifier.score(pairs*8)
+    assert sum(rows) == 10 == verifier.scored and verifier.asked == 80
+    assert (verifier.score(pairs[::-1]) == first[9::-1]).all() and sum(rows) == 10
+    verifier.score([*pairs[:3], ('warfarin', 'INR')])
+    assert sum(rows) == 11 == verifier.scored
+
+
+def test_premise_and_claim_are_not_interchanged_in_the_cache(folder):
+    verifier = Verifier.from_folder(folder)
+    one = verifier.score([('lithium', 'warfarin INR')])
+    assert verifier.score([('warfarin INR', 'lithium')]) != one and verifier.scored == 2
+
+
+def test_the_cache_stays_bounded(folder):
+    verifier = Verifier.from_folder(folder)
+    verifier.cache_size = 4
+    pairs = some_pairs(9, seed=4)
+    scores = verifier.score(pairs)
+    assert list(verifier.cache) == pairs[-4:] and (Verifier.from_folder(folder).score(pairs) == scores).all()
+
+
+def test_the_premise_is_cut_and_never_the_claim(folder):
+    verifier = Verifier.from_folder(folder)
+    claim = 'lithium requires monitoring of thyroid function'
+    premise = ' '.join(some_pairs(1, seed=5)[0][0].split()*40)
+    base, longer, shorter, other = verifier.score([(premise, claim), (premise + ' warfarin', claim), ('warfarin ' + premise, claim), (premise, claim + ' not')])
+    assert base == pytest.approx(longer, abs=1e-6) and abs(base - shorter) > 1e-5 and abs(base - other) > 1e-5
+
+
+def test_a_claim_longer_than_its_passage_is_still_read_to_the_end(folder):
+    claim, premise = 'warfarin ' * 45, 'lithium ' * 40
+    cut, other = Verifier.from_folder(folder).score([(premise, claim + 'INR'), (premise, claim + 'thyroid')])
+    assert abs(cut - other) > 1e-5
+
+
+def test_a_smaller_window_reads_less(folder):
+    pair = [(' '.join(['lithium']*10 + ['warfarin']*10), 'INR')]
+    assert Verifier.from_folder(folder, max_length=14).score(pair) == pytest.approx(Verifier.from_folder(folder).score([('lithium '*10, 'INR')])[0], abs=1e-6)
+
+
+def test_a_very_long_passage_is_read_to_the_window(folder):
+    scores = Verifier.from_folder(folder).score([('lithium requires monitoring ' * 4000, 'lithium'), ('lithium requires monitoring ' * 40, 'lithium')])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+@pytest.mark.parametrize('pair', [('', 'lithium'), ('lithium', ''), (' \n', 'lithium'), ('lithium', 'lithium ' * 200)])
+def test_unreadable_pairs_score_zero_and_are_counted(folder, pair):
+    verifier = Verifier.from_folder(folder)
+    assert verifier.score([pair, ('lithium', 'lithium')])[0] == 0 and (verifier.unreadable, verifier.scored) == (1, 1)
+
+
+def test_the_longest_claim_that_fits_is_read(folder):
+    verifier = Verifier.from_folder(folder)
+    assert verifier.score([('lithium INR', 'warfarin ' * 60), ('lithium INR', 'warfarin ' * 61)]).astype(bool).tolist() == [True, False]
+
+
+def test_separators_in_text_are_plain_text(folder):
+    verifier = Verifier.from_folder(folder)
+    model, tokenizer = verifier.model, verifier.tokenizer
+    pair = ('lithium is [SEP] warfarin INR [PAD]', 'warfarin INR')
+    with torch.no_grad():
+        plain, special = (model(**tokenizer(*pair, return_tensors='pt', split_special_tokens=split)).logits.softmax(-1)[0, 1].item() for split in (True, False))
+    assert abs(plain - special) > 1e-3 and verifier.score([pair])[0] == pytest.approx(plain, abs=1e-6)
+
+
+@pytest.mark.parametrize('pairs', [[('lithium', None)], [(1, 'lithium')], [('lithium',)], ['lithium']])
+def test_what_is_no_pair_of_texts_is_refused(folder, pairs):
+    with pytest.raises(MedAgentError, match='pairs of texts'):
+        Verifier.from_folder(folder).score(pairs)
+
+
+def test_no_pairs_give_no_scores(folder):
+    assert Verifier.from_folder(folder).score([]).shape == (0,)
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_logits_that_are_no_numbers_are_a_failure(folder, value):
+    verifier = Verifier.from_folder(folder)
+    verifier.model.classifier.bias.data[:] = value
+    with pytest.raises(MedAgentError, match='no finite score'):
+        verifier.score([('lithium', 'INR')])
+    assert not verifier.cache
+
+
+def test_window_of_models_that_count_positions_after_the_padding():
+    class Model:
+        config = RobertaConfig(max_position_embeddings=514, pad_token_id=1)
+    tokenizer = word_tokenizer()
+    assert window(Model, tokenizer, 1000) == 512 and window(Model, tokenizer, 128) == 128
+    tokenizer.model_max_length = 100
+    assert window(Model, tokenizer, 1000) == 100
+
+
+def test_function_verifier():
+    verifier = FunctionVerifier(lambda premise, claim: len(premise)/10, 'length')
+    assert verifier.score([('lithium', 'x'), ('INR', 'x')]).tolist() == [.7, .3] and verifier.name == 'length' and verifier.score([]).shape == (0,)
+
+
+# checkpoints
+
+def test_revision_follows_the_content(folder, tmp_path):
+    same, other = save(tmp_path/'same', tiny_config()), save(tmp_path/'other', tiny_config(), seed=1)
+    assert folder_revision(folder) == folder_revision(same) == Verifier.from_folder(same).revision != folder_revision(other)
+    (same/'README.md').write_text('notes')
+    assert folder_revision(folder) == folder_revision(same)
+    config = json.loads((same/'config.json').read_text())
+    (same/'config.json').write_text(json.dumps(config | {'id2label': {'0': 'entailment', '1': 'not_entailment'}}))
+    assert folder_revision(folder) != folder_revision(same)
+
+
+def cut(path): path.write_bytes(path.read_bytes()[:1000])
+def drop(path): path.unlink()
+def garble(path): path.write_text('{"model_type": ')
+
+@pytest.mark.parametrize('harm, file', [(cut, 'model.safetensors'), (drop, 'model.safetensors'), (drop, 'config.json'), (garble, 'config.json'),
+                                        (drop, 'tokenizer.json'), (garble, 'tokenizer.json')])
+def test_damaged_checkpoints_give_a_message(tmp_path, harm, file):
+    harm(save(tmp_path/'damaged', tiny_config())/file)
+    with pytest.raises(MedAgentError, match='damaged'):
+        Verifier.from_folder(tmp_path/'damaged')
+
+
+def test_missing_checkpoints_give_a_message(tmp_path, monkeypatch):
+    for path in (tmp_path/'nothing', 'outputs/a/b'):
+        with pytest.raises(MedAgentError, match='no such folder'):
+            Verifier.from_folder(path)
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    with pytest.raises(MedAgentError, match='cannot be loaded'):
+        Verifier.from_folder('no-such-owner-here/no-such-model')
+
+
+def test_an_encoder_without_a_head_is_refused(tmp_path):
+    BertForSequenceClassification(tiny_config()).bert.save_pretrained(tmp_path/'encoder')
+    word_tokenizer().save_pretrained(tmp_path/'encoder')
+    with pytest.raises(MedAgentError, match='lacks the weights'):
+        Verifier.from_folder(tmp_path/'encoder')
+
+
+# training
+
+def monitoring(n, seed):
+    rng, pairs = random.Random(seed), []
+    for i in range(n):
+        drug = rng.choice(sorted(DRUGS))
+        other = rng.choice([t for t in DRUGS.values() if t != DRUGS[drug]])
+        claim = f'{drug} requires monitoring of {DRUGS[drug]} .'
+        pairs.append([(f'patients on {drug} : {drug} requires monitoring of {DRUGS[drug]} .', claim, 1, 'stated'), (f'{drug} does not require monitoring of {DRUGS[drug]} .', claim, 0, 'negated'),
+                      (f'{DRUGS[drug]} is checked in patients on {drug} .', claim, 1, 'stated'), (f'{drug} requires monitoring of {other} .', claim, 0, 'other test')][i % 4])
+    return pairs
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    config = tiny_config(hidden_size=64, num_attention_heads=4, initializer_range=.02)
+    return train_verifier(monitoring(200, seed=1), tmp_path_factory.mktemp('train')/'verifier', config, word_tokenizer(), steps=60, lr=3e-3, progress=False)
+
+
+def test_training_learns_and_saves_a_verifier(trained):
+    assert trained.counts == {'not_entailment': 100, 'entailment': 100}
+    assert trained.losses[-1][0] == 60 and trained.losses[-1][1] < .5*trained.losses[0][1]
+    rates = error_rates(Verifier.from_folder(trained.folder), monitoring(80, seed=2), tau=.5).set_index('kind')
+    assert rates.false_accept['all'] < .25 and rates.false_reject['all'] < .25        # a guess has .5
+    untrained = Verifier(BertForSequenceClassification(tiny_config(initializer_range=.02)), word_tokenizer(), 'untrained')
+    assert error_rates(untrained, monitoring(80, seed=2), tau=.5).iloc[-1][['false_accept', 'false_reject']].max() > .5
+
+
+def test_training_prints_nothing(tmp_path, capfd):
+    train_verifier(monitoring(40, seed=1), tmp_path/'v', tiny_config(), word_tokenizer(), steps=2, progress=False)
+    assert capfd.readouterr().out == ''
+
+
+def test_same_seed_same_verifier(tmp_path):
+    runs = {name: train_verifier(monitoring(40, seed=1), tmp_path/name, tiny_config(), word_tokenizer(), steps=3, seed=seed, progress=False).folder
+            for name, seed in [('a', 1), ('b', 1), ('c', 2)]}
+    revisions = [folder_revision(runs[name]) for name in 'abc']
+    assert revisions[0] == revisions[1] != revisions[2]
+
+
+def test_training_goes_on_from_a_folder(trained, tmp_path):
+    more = train_verifier(monitoring(80, seed=3), tmp_path/'more', trained.folder, steps=10, lr=1e-4, progress=False)
+    assert more.losses[0][1] < .8*trained.losses[0][1]
+    three = train_verifier([*monitoring(40, seed=1), ('digoxin', 'INR', 2)], tmp_path/'three', trained.folder, steps=1, progress=False,
+                           labels=('contradiction', 'entailment', 'neutral'))
+    assert Verifier.from_folder(three.folder).index == 1 and three.counts['neutral'] == 1
+
+
+def test_epochs_set_the_number_of_steps(tmp_path):
+    assert train_verifier(monitoring(40, seed=1), tmp_path/'v', tiny_config(), word_tokenizer(), epochs=2, batch_size=16, progress=False).losses[-1][0] == 5
+
+
+@pytest.mark.parametrize('pairs, more, said', [
+    ([('lithium', 'INR', 1)]*4, {}, 'every label needs'), ([], {}, 'no pairs'), ([('lithium', 'INR', 5)], {}, 'pair 0'), ([('lithium', '', 1)], {}, 'pair 0'),
+    ([('lithium', 'INR', 'yes')], {}, 'pair 0'), ([('lithium', 'INR')], {}, 'pair 0'), ([('lithium', 'INR ' * 99, 1), ('lithium', 'INR', 0)], {}, '99 tokens'),
+    (None, dict(tokenizer=None), 'needs a tokenizer'), (None, dict(init=tiny_config(vocab_size=9)), 'only 9'), (None, dict(init='no/such/folder'), 'no model to start'),
+    (None, dict(lr=1e30, steps=4, warmup=0.0), 'loss is no number')])
+def test_training_that_cannot_work_is_refused_before_anything_is_written(tmp_path, pairs, more, said):
+    arguments = dict(init=tiny_config(), tokenizer=word_tokenizer(), steps=1, progress=False) | more
+    with pytest.raises(MedAgentError, match=said):
+        train_verifier(monitoring(40, seed=1) if pairs is None else pairs, tmp_path/'v', **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_work_is_not_replaced(tmp_path):
+    (tmp_path/'notes.txt').write_text('keep')
+    with pytest.raises(MedAgentError, match='would be replaced'):
+        train_verifier(monitoring(40, seed=1), tmp_path, tiny_config(), word_tokenizer(), steps=1, progress=False)
+    assert (tmp_path/'notes.txt').read_text() == 'keep'
+
+
+@pytest.mark.parametrize('failing', ['transformers.PreTrainedTokenizerFast.save_pretrained', 'os.replace'])
+def test_a_full_disk_keeps_the_previous_verifier(tmp_path, monkeypatch, failing):
+    out = save(tmp_path/'v', tiny_config())
+    before, calls = folder_revision(out), []
+    import os
+    replace = os.replace
+    def full(*args, **kwargs):
+        calls.append(args)
+        if failing == 'os.replace' and len(calls) != 2:      # the first moves the old one aside, the second fails, the third moves it back
+            return replace(*args, **kwargs)
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    monkeypatch.setattr(failing, full)
+    with pytest.raises(MedAgentError, match='could not be saved.*No space left'):
+        train_verifier(monitoring(40, seed=1), out, tiny_config(), word_tokenizer(), steps=1, progress=False)
+    assert calls and folder_revision(out) == before and [p.name for p in tmp_path.iterdir()] == ['v']
+
+
+# error rates
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([.1, .5, .7, .9]), st.integers(0, 1), st.sampled_from(['stated', 'negated', 'drug swap'])), min_size=1, max_size=30))
+def test_error_rates_count_what_they_say(cases):
+    pairs = [(f'passage {i}', f'claim {i}', label, kind) for i, (_, label, kind) in enumerate(cases)]
+    table = error_rates(FunctionVerifier(lambda premise, claim: cases[int(claim.split()[1])][0], 'given'), pairs, tau=.7).set_index('kind')
+    for kind in [*{k for _, _, k in cases}, 'all']:
+        part = [(p, label) for p, label, k in cases if kind in (k, 'all')]
+        wrong, right = [p for p, label in part if not label], [p for p, label in part if label]
+        assert (table.not_entailed[kind], table.entailed[kind]) == (len(wrong), len(right))
+        assert table.false_accept[kind] == pytest.approx(sum(p == .9 for p in wrong)/len(wrong) if wrong else np.nan, nan_ok=True)
+        assert table.false_reject[kind] == pytest.approx(sum(p != .9 for p in right)/len(right) if right else np.nan, nan_ok=True)
+
+
+def test_plain_triples_have_a_kind(): assert read_pairs([('lithium', 'INR', 0)])[0].kind == 'pair'
