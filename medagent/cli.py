@@ -12,6 +12,7 @@ import ast
 import difflib
 import re
 import sys
+import time
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -263,13 +264,20 @@ def demo(
     preset: Annotated[str, typer.Option(help='size of the run: a file of data/presets')] = 'starter',
 ) -> None:
     "Train and compare the arms on the starter world."
-    from medagent.starter.study import demo as start
-    start(seeds=seeds, preset=preset)
+    from medagent.starter.study import run_study, study_preset
+    began = time.monotonic()
+    run_study(study_preset(preset), range(seeds)) # the stages, with a bar; the notebook then finds them finished
+    out = execute_study('demo', dict(preset=preset, seeds=str(seeds)), force=True)
+    typer.echo((out/'table.md').read_text(encoding='utf-8'))
+    typer.echo(f'notebook  {out/"run.ipynb"}\nreport    {out/"report.html"}\nnumbers   {out/"metrics.json"}\ntime      {time.monotonic() - began:.0f} s')
 
 @app.command()
 def ask(
     question: Annotated[str, typer.Argument(help='a question about a drug or condition of the starter world')],
+    arm: Annotated[str, typer.Option(help='whose policy: sft or the name of a trained recipe')] = 'medagent',
+    seed: Annotated[int, typer.Option(help='seed of the demo')] = 0,
+    preset: Annotated[str, typer.Option(help='preset of the demo')] = 'starter',
 ) -> None:
     "Ask the policy that the demo trained."
     from medagent.starter.study import ask as answer
-    typer.echo(answer(question=question))
+    typer.echo(printable(answer(question, arm=arm, seed=seed, preset=preset)))

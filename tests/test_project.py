@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(p for p in (ROOT/'medagent').rglob('*.py') if not p.name.startswith('_'))
 NOTEBOOKS = sorted((ROOT/'nbs').rglob('*.ipynb'))
 ROOMS = ['settings', 'trajectory', 'claims', 'retrieval', 'agent', 'verifier', 'reward', 'training', 'evaluation', 'baselines',
-         'starter', 'report', 'cli']     # data flows downwards
+         'report', 'starter', 'cli']     # data flows downwards
 LEAVES = {'medagent.evaluation.answers', 'medagent.evaluation.benchmarks'}   # import settings only, so these rooms may use them
 LEAF_USERS = {'agent', 'reward', 'training'}
 
@@ -62,7 +62,7 @@ def test_imports_point_upwards(path):
     ('verifier/nli.py', 'def f():\n    import medagent.starter.world', 1), ('reward/terms.py', 'from ..evaluation.benchmarks import Item', 0),
     ('verifier/nli.py', 'from ..evaluation.benchmarks import Item', 1), ('reward/terms.py', 'from ..evaluation import judges', 1),
     ('evaluation/benchmarks.py', 'from ..trajectory import parse', 1), ('evaluation/judges.py', 'from .benchmarks import Item', 0),
-    ('report/audit.py', 'from ..starter.world import World\nfrom medagent.settings import run_dir', 0), ('claims.py', 'from .report import audit', 1)])
+    ('report/audit.py', 'from ..starter.world import World\nfrom medagent.settings import run_dir', 1), ('starter/study.py', 'from ..report.audit import show', 0), ('claims.py', 'from .report import audit', 1)])
 def test_the_layer_check_sees_faults(tmp_path, place, line, faults):
     for name in ('starter/world.py', 'evaluation/benchmarks.py', 'evaluation/judges.py', 'report/audit.py', 'settings.py', 'trajectory.py', place):
         (tmp_path/'medagent'/name).parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SECTIONS', 'Report', 'COST', 'ARMS', 'CELLS', 'PolicySize', 'VerifierSize', 'DataSizes', 'EvalSizes', 'StudyPreset',
-           'study_preset', 'Setting', 'study_folder', 'setting', 'load_policy', 'stage_base', 'stage_verifier',
-           'sft_rows', 'stage_sft', 'stage_grpo', 'policy_folder', 'stage_evaluate', 'run_study', 'read_rows',
-           'read_rewards', 'audited', 'aims', 'demo', 'find_item', 'ask']
+           'study_preset', 'Setting', 'study_folder', 'setting', 'load_policy', 'starter_tokenizer', 'stage_base',
+           'stage_verifier', 'sft_rows', 'stage_sft', 'stage_grpo', 'policy_folder', 'stage_evaluate', 'run_study',
+           'read_rows', 'read_rewards', 'audited', 'aims', 'find_item', 'ask']
 
 # %% ../../nbs/starter/06_study.ipynb #06c002x
 import json
@@ -16,7 +16,6 @@ import queue
 import random
 import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from typing import Any
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..agent.prompts import Prompt
 from ..agent.rollout import Budget, rollout
@@ -41,7 +40,7 @@ from ..report.tables import arm_label
 from .facts import Fact
 from .judge import FactJudge
 from .lessons import pretraining_rows, verifier_pairs
-from .policy import build_tokenizer, new_policy, world_texts
+from .policy import build_tokenizer, new_policy, new_verifier, world_texts
 from .teachers import THOUGHTS, TeacherParams, shadow_lessons, teach
 from .world import World, WorldParams, build_toolbox, build_world, draw_items, make_item
 from ..training.filter import filter_trajectories
@@ -49,7 +48,7 @@ from ..training.grpo import train_grpo
 from ..training.masking import encode_row, segments
 from ..training.presets import GRPOPreset, SFTPreset, from_mapping, load_preset
 from ..training.sft import save_policy, train_sft
-from ..trajectory import Trajectory, read_jsonl, write_jsonl
+from ..trajectory import NO_RESULT, Trajectory, read_jsonl, write_jsonl
 from ..verifier.finetune import error_rates, train_verifier
 from ..verifier.nli import Verifier
 
@@ -71,8 +70,9 @@ class VerifierSize:
     layers: int = 2
     heads: int = 4
     mlp: int = 256
-    steps: int = 700
-    lr: float = 2e-3
+    pairs: int = 12000  # seen several times: repetition teaches matching faster than fresh pairs do
+    steps: int = 1500
+    lr: float = 1e-3
     batch: int = 64
 
 
@@ -80,12 +80,12 @@ class VerifierSize:
 class DataSizes:
     "How many rows of what."
     pretrain_rows: int = 9600
-    memory: float = 0.5  # share of pretraining rows that state known facts
+    memory: float = 0.4  # share of pretraining rows that state known facts
+    recall: float = 0.25  # share of pretraining rows that are closed-book questions
     lessons: int = 2500  # teacher trajectories over the world's SFT facts
     shadow: int = 2500  # counterfactual lessons
     rehearsal: int = 1500  # pretraining rows mixed into SFT
     min_faith: float|None = None  # the paper's faithfulness filter (0.65); see the text below
-    verifier_pairs: int = 40000
     k: int = 1  # passages per observation
 
 
@@ -173,16 +173,20 @@ def _progress(report: Report, label: str, per_step: float) -> Callable[[int], No
     return step
 
 
+def starter_tokenizer(world: World) -> PreTrainedTokenizerBase:
+    "The tokenizer of a world: its sentences, terms, protocol and the teachers' thoughts."
+    thoughts = [' ' + t.split('] ')[1].format(a='x', s='x', n=1, v='x') for t in THOUGHTS.values()]
+    return build_tokenizer(*world_texts(world.phrases, sorted({f.subject for f in world.facts}), world.values, [*thoughts, ' ' + NO_RESULT]))
+
+
 def stage_base(s: Setting, report: Report) -> None:
-    "Tokenizer and pretrained policy."
+    "The pretrained policy."
     out, p = s.folder/'base', s.preset
     if (out/'config.json').exists(): return
     seed_everything(1000 + s.seed)
-    thoughts = [' ' + t.split('] ')[1].format(a='x', s='x', n=1, v='x') for t in THOUGHTS.values()]
-    texts, terms = world_texts(s.world.phrases, sorted({f.subject for f in s.world.facts}), s.world.values, [*thoughts, ' [No relevant information found]'])
-    tokenizer = build_tokenizer(texts, terms)
+    tokenizer = starter_tokenizer(s.world)
     model = new_policy(tokenizer, **asdict(p.policy), seed=s.seed)
-    rows = pretraining_rows(s.world, tokenizer, p.data.pretrain_rows, memory=p.data.memory, seed=s.seed)
+    rows = pretraining_rows(s.world, tokenizer, p.data.pretrain_rows, memory=p.data.memory, recall=p.data.recall, seed=s.seed)
     train_sft(model, tokenizer, rows, p.pretrain, s.folder/'tmp-base', s.seed, _progress(report, 'pretraining', COST['pretrain']))
     save_policy(model, tokenizer, out)
 
@@ -191,9 +195,10 @@ def stage_verifier(s: Setting, report: Report) -> None:
     "The cross-encoder that scores claims during RL, and its error rates on pairs it has not seen."
     out, p, v = s.folder/'verifier', s.preset, s.preset.verifier
     if (out/'errors.csv').exists(): return
-    tokenizer = load_policy(s.folder/'base')[1]
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=v.hidden, num_hidden_layers=v.layers, num_attention_heads=v.heads, intermediate_size=v.mlp, max_position_embeddings=256, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.05, pad_token_id=tokenizer.pad_token_id)
-    train_verifier(verifier_pairs(s.world, p.data.verifier_pairs, seed=s.seed), out, config, tokenizer, steps=v.steps, lr=v.lr, batch_size=v.batch, max_length=256, seed=s.seed, progress=_progress(report, 'verifier', COST['verifier']))
+    tokenizer = starter_tokenizer(s.world)
+    start = save_policy(new_verifier(tokenizer, v.hidden, v.layers, v.heads, v.mlp, seed=s.seed), tokenizer, s.folder/'tmp-verifier')
+    train_verifier(verifier_pairs(s.world, v.pairs, seed=s.seed), out, start, steps=v.steps, lr=v.lr, batch_size=v.batch, max_length=256, seed=s.seed, progress=_progress(report, 'verifier', COST['verifier']))
+    shutil.rmtree(start)
     errors = error_rates(Verifier.from_folder(out), verifier_pairs(s.world, 4000, seed=s.seed + 10_000))
     write_atomic(out/'errors.csv', errors.to_csv(index=False))
 
@@ -207,7 +212,7 @@ def sft_rows(s: Setting, tokenizer: PreTrainedTokenizerBase, mask_observations: 
     kept, funnel = filter_trajectories(lessons, items, verifier, p.data.min_faith)
     shadow, asked = shadow_lessons(s.world, p.data.shadow, s.judge.read, p.teacher, seed=s.seed)
     rows = [encode_row(tokenizer, prompt.render(i), segments(t), t.id, mask_observations) for t, i in [*((lessons[k], items[k]) for k in kept), *zip(shadow, asked)]]
-    return rows + pretraining_rows(s.world, tokenizer, p.data.rehearsal, memory=p.data.memory, seed=s.seed + 1), funnel, [lessons[k] for k in kept]
+    return rows + pretraining_rows(s.world, tokenizer, p.data.rehearsal, memory=p.data.memory, recall=p.data.recall, seed=s.seed + 1), funnel, [lessons[k] for k in kept]
 
 
 def stage_sft(s: Setting, report: Report) -> None:
@@ -275,13 +280,13 @@ def _task(preset: StudyPreset, seed: int, name: str, arm: str|None, reports: 'mp
     return f'{seed}/{name}/{arm or ""}'
 
 
-def _tasks(seeds: Sequence[int], arms: Sequence[str]) -> dict[tuple, list[tuple]]:
-    "Every stage with the stages it waits for."
+def _tasks(seeds: Sequence[int], arms: Sequence[str], filtered: bool) -> dict[tuple, list[tuple]]:
+    "Every stage with the stages it waits for; SFT waits for the verifier only when its data are filtered by it."
     need: dict[tuple, list[tuple]] = {}
     for seed in seeds:
         need[seed, 'base', None] = []
-        need[seed, 'verifier', None] = [(seed, 'base', None)]
-        need[seed, 'sft', None] = [(seed, 'base', None), (seed, 'verifier', None)]
+        need[seed, 'verifier', None] = []
+        need[seed, 'sft', None] = [(seed, 'base', None)] + [(seed, 'verifier', None)]*filtered
         for arm in arms:
             if arm != 'sft': need[seed, 'grpo', arm] = [(seed, 'sft', None), (seed, 'verifier', None)]
             need[seed, 'evaluate', arm] = [(seed, 'sft', None) if arm == 'sft' else (seed, 'grpo', arm)]
@@ -308,7 +313,7 @@ def run_study(
     "Run what is missing of the study, with a progress bar over all of it. An interrupt loses at most the steps since the last checkpoint."
     for arm in arms:
         if arm != 'sft': recipe(arm)  # an unknown recipe is reported before anything runs
-    need = _tasks(seeds, arms)
+    need = _tasks(seeds, arms, preset.data.min_faith is not None)
     todo = {t for t in need if not _finished(preset, t)}
     if not todo: return study_folder(preset)
     workers = min(load_settings().threads, len(todo))
@@ -398,27 +403,6 @@ def aims(
     ], columns=['aim', 'found', 'met'])
 
 # %% ../../nbs/starter/06_study.ipynb #06c019x
-def demo(
-    seeds: int = 1,  # seeds 0 to seeds - 1
-    preset: str = 'starter',
-) -> Path:  # the folder with the executed notebook, report.html, table.md and metrics.json
-    "Run the study and its notebook, print the table and where everything is."
-    import papermill
-    if seeds < 1: raise MedAgentError(f'--seeds must be at least 1, not {seeds}.')
-    p, root = study_preset(preset), load_settings().root
-    began = time.monotonic()
-    run_study(p, range(seeds))
-    out = study_folder(p)/f'seeds{seeds}'
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        papermill.execute_notebook(root/'nbs'/'studies'/'demo.ipynb', out/'run.ipynb', parameters=dict(preset=preset, seeds=seeds), kernel_name='python3', cwd=str(root), progress_bar=True)
-    except papermill.PapermillExecutionError as e:
-        raise MedAgentError(f'The study notebook stopped in a cell ({e.ename}: {e.evalue}). The executed notebook shows where: {out/"run.ipynb"}. Finished stages are kept.') from e
-    print((out/'table.md').read_text(encoding='utf-8'))
-    print(f'notebook  {out/"run.ipynb"}\nreport    {out/"report.html"}\nnumbers   {out/"metrics.json"}\n{time.monotonic() - began:.0f} s')
-    return out
-
-
 def find_item(
     world: World,
     question: str,

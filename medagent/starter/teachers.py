@@ -21,7 +21,7 @@ from ..trajectory import TOOLS, Call, Trajectory, parse, render_action, render_o
 @dataclass(frozen=True)
 class TeacherParams:
     "The habits of the scripted teachers. All shares are probabilities."
-    fabricate: float = 0.5  # when no observation settles the question: claim it anyway
+    fabricate: float = 0.4  # when no observation settles the question: claim it anyway
     uncited: float = 0.2  # a fabricated claim cites nothing instead of the last observation
     lazy: float = 0.08  # stop searching after a failed search
     miscite: float = 0.03  # cite a wrong observation for a supported claim

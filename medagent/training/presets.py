@@ -27,6 +27,7 @@ class SFTPreset:
     max_length: int = 4096  # tokens
     weight_decay: float = 0.0
     beta2: float = 0.999
+    by_length: bool = True  # batches of rows of similar length (little padding); False mixes lengths, better when kinds of rows differ in length
 
 
 @dataclass(frozen=True)

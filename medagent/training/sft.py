@@ -64,7 +64,7 @@ def train_sft(
     total = preset.steps or -(-len(rows)*preset.epochs//preset.batch)
     cpu = not torch.cuda.is_available()
     args = TrainingArguments(output_dir=str(work), max_steps=int(total), learning_rate=preset.lr, lr_scheduler_type='cosine', warmup_steps=preset.warmup, per_device_train_batch_size=preset.batch,
-        weight_decay=preset.weight_decay, adam_beta2=preset.beta2, max_grad_norm=1.0, bf16=not cpu, use_cpu=cpu, train_sampling_strategy='group_by_length', save_strategy='no', report_to=[], disable_tqdm=True,
+        weight_decay=preset.weight_decay, adam_beta2=preset.beta2, max_grad_norm=1.0, bf16=not cpu, use_cpu=cpu, train_sampling_strategy='group_by_length' if preset.by_length else 'random', save_strategy='no', report_to=[], disable_tqdm=True,
         logging_steps=max(1, int(total)//10), seed=seed, data_seed=seed, dataloader_pin_memory=False)
     collate = DataCollatorForSeq2Seq(tokenizer, padding=True, label_pad_token_id=-100)
     trainer = Trainer(model, args, train_dataset=Dataset.from_list(list(rows)), data_collator=collate, processing_class=tokenizer, callbacks=[StepProgress(progress)] if progress else [])

@@ -11,8 +11,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -95,6 +94,11 @@ class _Bar(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs) -> None:
         self.bar.close()
 
+class _Report(TrainerCallback):
+    "Tells a function how many steps are done."
+    def __init__(self, report: Callable[[int], None]) -> None: self.report = report
+    def on_step_end(self, args, state, control, **kwargs) -> None: self.report(state.global_step)
+
 # %% ../../nbs/verifier/01_finetune.ipynb #01c011x
 def _save(model: PreTrainedModel,               # what was trained
           tokenizer: PreTrainedTokenizerBase,   # its tokenizer
@@ -144,10 +148,11 @@ def train_verifier(pairs: Iterable[tuple],                             # (premis
                    batch_size: int = 32,                               # pairs a step
                    warmup: float = 0.1,                                # share of the steps that warm up
                    weight_decay: float = 0.01,                         # of AdamW
+                   beta2: float = 0.98,                                # of AdamW: short runs need a short memory
                    max_length: int = 512,                              # tokens of a pair
                    seed: int = 42,                                     # initial weights and order of the pairs
                    device: str | torch.device = 'cpu',                 # 'cpu' or a GPU
-                   progress: bool = True                               # show a bar with the time left
+                   progress: bool|Callable[[int], None] = True         # a bar with the time left, or a function told the steps done
                   ) -> Trained:
     "Train on `pairs`, save to `out`. Raises `MedAgentError` on bad pairs, an initial model that does not fit, a diverged loss or a full disk."
     pairs, out = read_pairs(pairs, labels), Path(out)
@@ -164,11 +169,11 @@ def train_verifier(pairs: Iterable[tuple],                             # (premis
     with tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
             output_dir=scratch, max_steps=total, per_device_train_batch_size=batch_size, learning_rate=lr, warmup_steps=warmup,
-            weight_decay=weight_decay, seed=seed, train_sampling_strategy='group_by_length', use_cpu=on_cpu, dataloader_pin_memory=not on_cpu,
+            weight_decay=weight_decay, seed=seed, adam_beta2=beta2, use_cpu=on_cpu, dataloader_pin_memory=not on_cpu,
             bf16=not on_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(), logging_steps=max(1, total//20),
             logging_nan_inf_filter=False, save_strategy='no', report_to=[], disable_tqdm=True)
         trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer),
-                          callbacks=[_Bar()] if progress else [])
+                          callbacks=[_Report(progress)] if callable(progress) else [_Bar()] if progress else [])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     losses = [(entry['step'], entry['loss']) for entry in trainer.state.log_history if 'loss' in entry]

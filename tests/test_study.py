@@ -1,0 +1,117 @@
+"The starter study end to end at smoke size, and its behaviour when things go wrong."
+import json
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from medagent.reward.recipes import recipe
+from medagent.settings import MedAgentError, load_settings
+from medagent.starter.study import ARMS, aims, ask, load_policy, read_rewards, read_rows, run_study, setting, stage_base, study_folder, study_preset
+from medagent.starter.world import draw_items
+from medagent.training.grpo import train_grpo
+from medagent.verifier.nli import Verifier
+
+SILENT = lambda label, work: None
+
+
+@pytest.fixture(scope='module')
+def smoke():
+    "One finished smoke study, the one the study notebook runs (tests/conftest.py gives both the same fresh outputs folder)."
+    preset = study_preset('smoke')
+    run_study(preset, [0])
+    return preset
+
+
+def rise(log: pd.DataFrame, n: int = 4) -> float:
+    "Mean total reward of the last n steps minus that of the first n."
+    return log.total.tail(n).mean() - log.total.head(n).mean()
+
+
+def test_the_full_arm_learns_and_a_frozen_policy_does_not(smoke, tmp_path):
+    learned = rise(read_rewards(smoke, [0]).query('arm == "medagent"'))
+    s = setting(smoke, 0)
+    items = draw_items(s.world, 'rl', smoke.grpo.steps*smoke.grpo.prompts, seed=0)
+    frozen = train_grpo(s.folder/'sft', items, s.toolbox, recipe('medagent'), Verifier.from_folder(s.folder/'verifier'), tmp_path/'frozen', replace(smoke.grpo, lr=0.0), seed=0)
+    assert learned > 0.15 and learned > rise(frozen) + 0.1, (learned, rise(frozen))
+
+
+def test_every_arm_is_evaluated_on_the_same_questions_in_every_cell(smoke):
+    rows = read_rows(smoke, [0])
+    cells = rows.groupby(['arm', 'facts', 'decoding', 'condition']).id.apply(lambda x: tuple(sorted(x)))
+    assert len(cells) == len(ARMS)*6 and cells.groupby(['facts', 'decoding', 'condition']).nunique().eq(1).all()
+    assert rows.claims.ge(rows.fabricated).all() and len(aims(rows)) == 4
+
+
+def test_a_finished_study_runs_nothing_again(smoke, monkeypatch):
+    monkeypatch.setattr('medagent.starter.study.ProcessPoolExecutor', lambda *a, **k: pytest.fail('a stage was started'))
+    assert run_study(smoke, [0]) == study_folder(smoke)
+
+
+def test_arms_of_a_seed_share_questions_and_start(smoke):
+    log = read_rewards(smoke, [0])
+    first = log[log.step == 0].set_index('arm')
+    assert first.loc['medagent', 'r_acc'] == first.loc['outcome_only', 'r_acc'] and first.loc['medagent', 'calls'] == first.loc['outcome_only', 'calls']
+
+
+def test_ask_shows_claims_with_verdicts(smoke):
+    text = ask(f'What should be monitored during treatment with {setting(smoke, 0).world.facts[0].subject}?', preset='smoke')
+    assert '[Action]' in text or 'calls' in text
+    with pytest.raises(MedAgentError, match='names no drug or condition'): ask('What is the capital of France?', preset='smoke')
+    with pytest.raises(MedAgentError, match='medagent demo'): ask('lithium?', seed=99, preset='smoke')
+
+
+def test_an_unknown_recipe_is_reported_before_anything_runs(smoke):
+    with pytest.raises(MedAgentError, match='medagent'): run_study(smoke, [5], arms=('sft', 'medagnet'))
+    assert not (study_folder(smoke)/'seed5').exists()
+
+
+def test_unknown_preset_keys_are_errors():
+    with pytest.raises(MedAgentError, match='temprature'): study_preset('smoke', grpo=dict(temprature=1.0))
+    with pytest.raises(MedAgentError, match='known'): study_preset('no-such-preset')
+
+
+def test_changed_settings_never_meet_old_results():
+    assert study_folder(study_preset('smoke')) != study_folder(study_preset('smoke', grpo=dict(lr=1e-5)))
+
+
+def test_a_corrupt_checkpoint_is_named_with_what_to_do(smoke, tmp_path):
+    broken = tmp_path/'policy'
+    shutil.copytree(study_folder(smoke)/'seed0'/'sft', broken)
+    weights = broken/'model.safetensors'
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(MedAgentError, match='Delete the folder'): load_policy(broken)
+    with pytest.raises(MedAgentError, match='does not exist'): load_policy(tmp_path/'nowhere')
+
+
+def test_a_missing_facts_file_is_named(tmp_path, monkeypatch):
+    from medagent.starter.facts import load_facts
+    with pytest.raises(MedAgentError, match='drugs.tsv'): load_facts(tmp_path)
+
+
+def test_a_full_disk_while_saving_keeps_the_old_policy(smoke, tmp_path, monkeypatch):
+    from medagent.training.sft import save_policy
+    model, tokenizer = load_policy(study_folder(smoke)/'seed0'/'sft')
+    folder = save_policy(model, tokenizer, tmp_path/'policy')
+    before = (folder/'model.safetensors').read_bytes()
+    monkeypatch.setattr(type(model), 'save_pretrained', lambda *a, **k: (_ for _ in ()).throw(OSError(28, 'No space left on device')))
+    with pytest.raises(MedAgentError, match='No space left'): save_policy(model, tokenizer, folder)
+    assert (folder/'model.safetensors').read_bytes() == before and not list(tmp_path.glob('*.tmp'))
+
+
+def test_an_interrupted_arm_resumes_to_the_same_curve(smoke, tmp_path):
+    "Stopped after its first checkpoint and started again, GRPO gives the log of an uninterrupted run."
+    s, steps = setting(smoke, 0), 4
+    preset = replace(smoke.grpo, steps=steps, save_every=2)
+    items = draw_items(s.world, 'rl', steps*preset.prompts, seed=0)
+    args = (items, s.toolbox, recipe('medagent'), Verifier.from_folder(s.folder/'verifier'))
+    whole = train_grpo(s.folder/'sft', *args, tmp_path/'whole', preset, seed=3)
+
+    class Stop(Exception): pass
+    def stop(n: int) -> None:
+        if n == 3: raise Stop
+    with pytest.raises(Stop): train_grpo(s.folder/'sft', *args, tmp_path/'cut', preset, seed=3, progress=stop)
+    assert not (tmp_path/'cut'/'policy').exists()
+    resumed = train_grpo(s.folder/'sft', *args, tmp_path/'cut', preset, seed=3)
+    pd.testing.assert_frame_equal(whole, resumed)
