@@ -564,6 +564,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'medagent.starter.study.stage_sft': ('starter/study.html#stage_sft', 'medagent/starter/study.py'),
                                         'medagent.starter.study.stage_verifier': ( 'starter/study.html#stage_verifier',
                                                                                    'medagent/starter/study.py'),
+                                        'medagent.starter.study.start_from': ('starter/study.html#start_from', 'medagent/starter/study.py'),
                                         'medagent.starter.study.starter_tokenizer': ( 'starter/study.html#starter_tokenizer',
                                                                                       'medagent/starter/study.py'),
                                         'medagent.starter.study.study_folder': ( 'starter/study.html#study_folder',

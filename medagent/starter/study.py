@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SECTIONS', 'Report', 'COST', 'ARMS', 'CELLS', 'PolicySize', 'VerifierSize', 'DataSizes', 'EvalSizes', 'StudyPreset',
-           'study_preset', 'Setting', 'study_folder', 'setting', 'load_policy', 'starter_tokenizer', 'stage_base',
-           'stage_verifier', 'sft_rows', 'stage_sft', 'stage_grpo', 'policy_folder', 'stage_evaluate', 'run_study',
-           'read_rows', 'read_rewards', 'audited', 'aims', 'find_item', 'ask']
+           'study_preset', 'Setting', 'study_folder', 'setting', 'load_policy', 'starter_tokenizer', 'start_from',
+           'stage_base', 'stage_verifier', 'sft_rows', 'stage_sft', 'stage_grpo', 'policy_folder', 'stage_evaluate',
+           'run_study', 'read_rows', 'read_rewards', 'audited', 'aims', 'find_item', 'ask']
 
 # %% ../../nbs/starter/06_study.ipynb #06c002x
 import json
@@ -79,6 +79,7 @@ class VerifierSize:
 @dataclass(frozen=True)
 class DataSizes:
     "How many rows of what."
+    start: str|None = None  # folder in data/starter with `policy` and `verifier` to start from instead of random weights
     pretrain_rows: int = 9600
     memory: float = 0.4  # share of pretraining rows that state known facts
     recall: float = 0.25  # share of pretraining rows that are closed-book questions
@@ -179,13 +180,21 @@ def starter_tokenizer(world: World) -> PreTrainedTokenizerBase:
     return build_tokenizer(*world_texts(world.phrases, sorted({f.subject for f in world.facts}), world.values, [*thoughts, ' ' + NO_RESULT]))
 
 
+def start_from(p: StudyPreset, tokenizer: PreTrainedTokenizerBase, what: str) -> tuple[PreTrainedModel|None, Path]:
+    "The weights a preset starts from: the policy, or the verifier's folder. Raises `MedAgentError` when they were made for another vocabulary."
+    folder = load_settings().data_path/'starter'/p.data.start/what
+    if not folder.is_dir() or AutoTokenizer.from_pretrained(folder).get_vocab() != tokenizer.get_vocab():
+        raise MedAgentError(f'{folder} does not hold weights for this world (another seed, or the facts or phrases have changed). Use seed 0, or make them again: python benchmarks/make_smoke.py')
+    return (load_policy(folder)[0] if what == 'policy' else None), folder
+
+
 def stage_base(s: Setting, report: Report) -> None:
     "The pretrained policy."
     out, p = s.folder/'base', s.preset
     if (out/'config.json').exists(): return
     seed_everything(1000 + s.seed)
     tokenizer = starter_tokenizer(s.world)
-    model = new_policy(tokenizer, **asdict(p.policy), seed=s.seed)
+    model = start_from(p, tokenizer, 'policy')[0].train() if p.data.start else new_policy(tokenizer, **asdict(p.policy), seed=s.seed)
     rows = pretraining_rows(s.world, tokenizer, p.data.pretrain_rows, memory=p.data.memory, recall=p.data.recall, seed=s.seed)
     train_sft(model, tokenizer, rows, p.pretrain, s.folder/'tmp-base', s.seed, _progress(report, 'pretraining', COST['pretrain']))
     save_policy(model, tokenizer, out)
@@ -196,9 +205,9 @@ def stage_verifier(s: Setting, report: Report) -> None:
     out, p, v = s.folder/'verifier', s.preset, s.preset.verifier
     if (out/'errors.csv').exists(): return
     tokenizer = starter_tokenizer(s.world)
-    start = save_policy(new_verifier(tokenizer, v.hidden, v.layers, v.heads, v.mlp, seed=s.seed), tokenizer, s.folder/'tmp-verifier')
+    start = start_from(p, tokenizer, 'verifier')[1] if p.data.start else save_policy(new_verifier(tokenizer, v.hidden, v.layers, v.heads, v.mlp, seed=s.seed), tokenizer, s.folder/'tmp-verifier')
     train_verifier(verifier_pairs(s.world, v.pairs, seed=s.seed), out, start, steps=v.steps, lr=v.lr, batch_size=v.batch, max_length=256, seed=s.seed, progress=_progress(report, 'verifier', COST['verifier']))
-    shutil.rmtree(start)
+    shutil.rmtree(s.folder/'tmp-verifier', ignore_errors=True)
     errors = error_rates(Verifier.from_folder(out), verifier_pairs(s.world, 4000, seed=s.seed + 10_000))
     write_atomic(out/'errors.csv', errors.to_csv(index=False))
 
@@ -333,8 +342,9 @@ def run_study(
                         f.result()  # raises what the stage raised
                         todo.discard(running.pop(f))
             except BaseException:
+                processes = pool._processes  # shutdown forgets them
                 pool.shutdown(wait=False, cancel_futures=True)
-                for p in list(pool._processes.values()): p.terminate()
+                for p in list((processes or {}).values()): p.terminate()
                 raise
     finally:
         if saved is None: os.environ.pop('OMP_NUM_THREADS')

@@ -159,7 +159,7 @@ def build_world(
     seed: int = 0,  # decides facts taken, splits, passages and questions
     facts: tuple[Fact, ...]|None = None,  # default: the tables of `data/starter`
 ) -> World:
-    "Build the starter world deterministically from the fact table. Raises `MedAgentError` when more subjects are asked for than the table has."
+    "Build the starter world deterministically from the fact table; facts with fewer than three wrong options in it are left out. Raises `MedAgentError` when more subjects are asked for than the table has."
     phrases, rng = load_phrases(), random.Random(f'world-{seed}')
     table = facts or load_facts()
     taken = []
@@ -170,12 +170,13 @@ def build_world(
     facts_ = [f for f in table if f.subject in set(taken)]
     values = {a: sorted({f.value for f in facts_ if f.attribute == a}) for a in phrases.attributes}
     wrong = {f.key: [v for v in values[f.attribute] if v not in not_wrong()[f.key]] for f in facts_}
-    if few := [key for key, v in wrong.items() if len(v) < 3]:
-        raise MedAgentError(f'Fewer than three wrong options for {few[0][1]} of {few[0][0]} and {len(few) - 1} other facts; take more drugs or conditions.')
+    facts_ = [f for f in facts_ if len(wrong[f.key]) >= 3]  # in a small world some facts have too few wrong options to be asked
+    if not facts_: raise MedAgentError(f'No fact of {params.drugs} drugs and {params.conditions} conditions has three wrong options; take more drugs or conditions.')
     known = {f.key for f in facts_ if rng.random() < params.known}
     split = {}
     for subject in taken:
         mine = [f for f in facts_ if f.subject == subject]
+        if not mine: continue
         rng.shuffle(mine)
         cuts, acc = [], rng.random()/len(mine)  # a random offset spreads the rounding over subjects
         for i, f in enumerate(mine):

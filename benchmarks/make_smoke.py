@@ -1,0 +1,20 @@
+"""Makes the small weights that the smoke preset starts from: python benchmarks/make_smoke.py
+
+Trains policy (pretraining and cold start) and verifier of the preset `smoke_start` on seed 0 and copies them to data/starter/smoke.
+Needed again whenever the starter vocabulary changes: a new fact, phrase or drug. Takes a few minutes on a laptop.
+"""
+import shutil
+
+from medagent.settings import load_settings
+from medagent.starter.study import setting, stage_base, stage_sft, stage_verifier, study_preset
+
+if __name__ == '__main__':
+    s = setting(study_preset('smoke_start'), 0)
+    for stage in (stage_base, stage_verifier, stage_sft):
+        print(stage.__name__, flush=True)
+        stage(s, lambda label, work: None)
+    out = load_settings().data_path/'starter'/'smoke'
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(s.folder/'sft', out/'policy', ignore=shutil.ignore_patterns('funnel.csv'))
+    shutil.copytree(s.folder/'verifier', out/'verifier', ignore=shutil.ignore_patterns('errors.csv'))
+    print((s.folder/'verifier'/'errors.csv').read_text())
