@@ -26,6 +26,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from ..agent.prompts import Prompt
 from ..agent.rollout import Budget, rollout
@@ -283,6 +284,7 @@ ARMS = ('sft', 'outcome_only', 'medagent')
 def _task(preset: StudyPreset, seed: int, name: str, arm: str|None, reports: 'mp.Queue') -> str:
     "Run one stage in a worker process."
     torch.set_num_threads(1)
+    disable_progress_bar()
     report = lambda label, work: reports.put((f'seed {seed}: {label}', work))
     stage = dict(base=stage_base, verifier=stage_verifier, sft=stage_sft, grpo=stage_grpo, evaluate=stage_evaluate)[name]
     stage(setting(preset, seed), report, **({'arm': arm} if arm else {}))
