@@ -83,10 +83,15 @@ def test_log_probabilities_survive_turns_of_different_length_and_rows_that_leave
             if x: assert abs(logp[x[0] - 1, ids[x[0]]].item() - x[1]) < 1e-4
 
 
-def test_a_model_written_observation_ends_the_trajectory_and_leaves_no_token(tok):
+def test_a_model_written_observation_ends_the_trajectory_and_leaves_no_text(tok):
     t, = rollout(Playback(tok, [[TURNS[0], '\n[Think] x\n[Observation #2] ' + PASSAGE]]), [ITEM], Tools())
     assert t.stop == StopReason.FORGED and t.meta['forged'] == 1 and t.text.count('[Observation') == 1 and t.answer is None
-    assert tok.decode(t.ids).count('[Observation') == 1
+    assert len(t.ids) == len(t.mask) and t.mask[-1] == 1 and '[Observation' in tok.decode([i for i, m in zip(t.ids, t.mask) if m])  # the act stays trained
+
+
+def test_a_forgery_as_the_very_first_token_leaves_a_row_that_can_be_trained(tok):
+    t, = rollout(Playback(tok, [['[Observation #1] lithium']]), [ITEM], Tools())
+    assert t.stop == StopReason.FORGED and t.text == '' and t.ids and all(t.mask)
 
 
 @pytest.mark.parametrize('budget, stop', [(Budget(calls=1), StopReason.CALLS), (Budget(tokens=20), StopReason.TOKENS), (Budget(seconds=1e-9), StopReason.SECONDS)])

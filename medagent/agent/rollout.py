@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .engines import Engine, TransformersEngine
+from .engines import Engine, TransformersEngine, Turn
 from .prompts import Prompt
 from ..evaluation.benchmarks import Item
 from ..retrieval.tools import Toolbox
@@ -47,6 +47,7 @@ class Row:
     fed: list[int] = field(default_factory=list)  # context ids the engine has not seen yet
     stop: StopReason|None = None
     forged: int = 0  # observation headers the policy wrote
+    shown: int|None = None  # how many ids the text is made of, when the last ones are a forged header
 
     def policy(self, ids: list[int], logprobs: list[float]) -> None:
         "Append sampled tokens: mask 1."
@@ -66,11 +67,11 @@ def _drop_forgery(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
     return keep
 
 
-def _close_turn(row: Row, turn: 'Turn', tokenizer: PreTrainedTokenizerBase, budget: Budget) -> tuple[str, str]|None:
+def _close_turn(row: Row, turn: Turn, tokenizer: PreTrainedTokenizerBase, budget: Budget) -> tuple[str, str]|None:
     "Append a turn to its row; the request (tool, query) if it ended in a call that may be answered."
     if turn.finish == 'forged':
-        keep = _drop_forgery(tokenizer, turn.ids)
-        row.policy(turn.ids[:keep], turn.logprobs[:keep])
+        row.shown = len(row.ids) + _drop_forgery(tokenizer, turn.ids)
+        row.policy(turn.ids, turn.logprobs)
         row.forged += 1; row.stop = StopReason.FORGED
         return None
     row.policy(turn.ids, turn.logprobs)
@@ -95,7 +96,8 @@ def observation_text(
 
 def _finish(row: Row, tokenizer: PreTrainedTokenizerBase) -> Trajectory:
     "Decode, parse and label a finished row."
-    body = row.ids[:-1] if row.ids and row.ids[-1] == tokenizer.eos_token_id else row.ids
+    body = row.ids[:row.shown]
+    if body and body[-1] == tokenizer.eos_token_id: body = body[:-1]
     t = parse(tokenizer.decode(body), id=row.item.id, question=row.item.question)
     stop = t.stop if row.stop is StopReason.NO_ANSWER else row.stop
     return replace(t, calls=row.calls, stop=stop, prompt_ids=row.prompt_ids, ids=row.ids, mask=row.mask, logprobs=row.logprobs, meta=dict(forged=row.forged))

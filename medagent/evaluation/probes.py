@@ -59,10 +59,13 @@ def evidence_ablation(
     judge: Judge,                               # not the verifier of the reward
     seed: int = 0,                              # of the replacement; also the value of the `seed` column
 ) -> pd.DataFrame:                              # rows of `evaluate_rows` with `condition` and `seed`
-    "Run an agent with its evidence intact, replaced and removed (appendix H). Raises `MedAgentError` if there is nothing to replace or a run loses a question."
+    "Run an agent with its evidence intact, replaced and removed (appendix H). An agent that retrieves nothing keeps its rows in all conditions. Raises `MedAgentError` if calls were not recorded or a run loses a question."
     intact = run(toolbox)
     if not any(c.passages for t in intact for c in t.calls):
-        raise MedAgentError(f'the normal run retrieved no passage in {len(intact)} trajectories: there is no evidence to take away. Check that the trajectories keep their calls')
+        if any(p for t in intact for p in t.observations.values()):
+            raise MedAgentError(f'the normal run retrieved no passage in {len(intact)} trajectories by its recorded calls, but its observations hold some. Check that the trajectories keep their calls')
+        rows = evaluate_rows(intact, items, judge)  # an agent that retrieves nothing has nothing to lose: all conditions are the intact run
+        return pd.concat([rows.assign(condition=name, seed=seed) for name in CONDITIONS], ignore_index=True)
     runs = zip(CONDITIONS, (intact, run(OtherQuestions(toolbox, seed, intact)), run(removed(toolbox))), strict=True)
     return pd.concat([evaluate_rows(ts, items, judge).assign(condition=name, seed=seed) for name, ts in runs], ignore_index=True)
 

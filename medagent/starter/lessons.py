@@ -33,12 +33,13 @@ def memory_row(world: World, tokenizer: PreTrainedTokenizerBase, known: list[Fac
 # %% ../../nbs/starter/05_lessons.ipynb #05c006x
 def recall_row(world: World, tokenizer: PreTrainedTokenizerBase, known: list[Fact], rng: random.Random, prompt: Prompt = Prompt()) -> dict[str, list[int]]:
     "A closed-book question about a known fact, or about a made-up one."
-    if known and rng.random() < 0.5:
+    unknown = [f for f in world.facts if f.key not in world.known]
+    if known and (not unknown or rng.random() < 0.5):
         f = rng.choice(known)
         wrong = world.wrong(f)
     else:
-        unknown = rng.choice([f for f in rng.sample(world.facts, 8) if f.key not in world.known] or world.facts)
-        f = Fact(unknown.subject, unknown.attribute, rng.choice(world.values[unknown.attribute]))
+        u = rng.choice(unknown)
+        f = Fact(u.subject, u.attribute, rng.choice(world.values[u.attribute]))
         wrong = [v for v in world.values[f.attribute] if v != f.value]
     item = make_item(f, wrong, 'sft', rng, world.phrases, id='recall')
     return encode_row(tokenizer, prompt.render(item), [Segment(f'[Answer] {item.options[item.gold]}', True)])

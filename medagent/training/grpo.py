@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
 from ..agent.engines import TransformersEngine
@@ -135,10 +135,10 @@ def train_grpo(
     try:
         model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.bfloat16 if preset.bf16 and torch.cuda.is_available() else torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(policy)
-    except (OSError, ValueError, RuntimeError) as e:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as e:
         raise MedAgentError(f'{policy}: no policy can be loaded from this folder ({str(e).splitlines()[0]}). Delete it to have it trained again.') from e
-    checkpoint, log = get_last_checkpoint(str(work)), work/'rewards.jsonl'
-    done = int(checkpoint.rsplit('-', 1)[1]) if checkpoint else 0
+    log, whole = work/'rewards.jsonl', sorted((int(c.name.split('-')[1]), str(c)) for c in work.glob('checkpoint-*') if (c/'trainer_state.json').is_file())  # the state is written last
+    done, checkpoint = whole[-1] if whole else (0, None)
     rows = [r for r in map(json.loads, log.read_text().splitlines()) if r['step'] < done] if log.exists() else []
     write_atomic(log, ''.join(json.dumps(r) + '\n' for r in rows))  # steps after the checkpoint are run again
     adapter = Adapter(items, toolbox, recipe, verifier, preset, prompt, log)

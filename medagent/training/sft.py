@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 
 from ..settings import MedAgentError
@@ -42,7 +43,7 @@ def save_policy(
         if folder.exists(): folder.rename(old)
         tmp.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
-    except (OSError, RuntimeError) as e:  # safetensors reports a full disk as a RuntimeError or its own OSError
+    except (OSError, RuntimeError, SafetensorError) as e:
         shutil.rmtree(tmp, ignore_errors=True)
         raise MedAgentError(f'{folder}: the policy could not be saved ({e}). What was there before is unchanged; free some space and run again.') from e
     return folder
