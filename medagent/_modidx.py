@@ -609,8 +609,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'medagent.starter.world.build_world': ( 'starter/world.html#build_world',
                                                                                 'medagent/starter/world.py'),
                                         'medagent.starter.world.draw_items': ('starter/world.html#draw_items', 'medagent/starter/world.py'),
-                                        'medagent.starter.world.lower_first': ( 'starter/world.html#lower_first',
-                                                                                'medagent/starter/world.py'),
                                         'medagent.starter.world.make_item': ('starter/world.html#make_item', 'medagent/starter/world.py'),
                                         'medagent.starter.world.say': ('starter/world.html#say', 'medagent/starter/world.py')},
             'medagent.training.filter': { 'medagent.training.filter.filter_trajectories': ( 'training/filter.html#filter_trajectories',

@@ -441,6 +441,7 @@ def ask(
     preset: str = 'starter',
 ) -> str:  # the trajectory with verdicts, as text
     "Answer a starter question with a trained policy and show every claim with verdict and score. Raises `MedAgentError` when the policy has not been trained yet."
+    disable_progress_bar()
     p = study_preset(preset)
     folder = study_folder(p)/f'seed{seed}'
     if not (folder/arm/'policy').is_dir() and arm != 'sft': raise MedAgentError(f'There is no trained policy {arm!r} for preset {preset} and seed {seed} yet; run `medagent demo` first.')
