@@ -72,7 +72,8 @@ def test_bad_requests_start_no_kernel(project, words, message):
 
 
 def test_interrupt_is_a_message(project):
-    process = subprocess.Popen([MEDAGENT, 'run', 'tiny', '-p', 'mode', 'slow'], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([MEDAGENT, 'run', 'tiny', '-p', 'mode', 'slow'], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # a test run started in the background ignores Ctrl-C, and its children would too
     try:
         assert process.stdout.readline() == 'seed is 1\n'
         process.send_signal(signal.SIGINT)
