@@ -212,7 +212,7 @@ def stage_verifier(s: Setting, report: Report) -> None:
     errors = error_rates(Verifier.from_folder(out), verifier_pairs(s.world, 4000, seed=s.seed + 10_000))
     write_atomic(out/'errors.csv', errors.to_csv(index=False))
 
-
+# %% ../../nbs/starter/06_study.ipynb #06c010x
 def sft_rows(s: Setting, tokenizer: PreTrainedTokenizerBase, mask_observations: bool = True) -> tuple[list[dict[str, list[int]]], pd.DataFrame, list[Trajectory]]:
     "The rows of the cold start, the filter's funnel and the teacher trajectories: lessons over SFT facts, shadow lessons, rehearsal."
     p, prompt = s.preset, Prompt()
@@ -236,7 +236,7 @@ def stage_sft(s: Setting, report: Report) -> None:
     save_policy(model, tokenizer, out)
     write_atomic(out/'funnel.csv', funnel.to_csv(index=False))
 
-
+# %% ../../nbs/starter/06_study.ipynb #06c012x
 def stage_grpo(s: Setting, report: Report, arm: str) -> None:
     "One RL arm: the recipe named `arm`, from the SFT policy."
     out = s.folder/arm
@@ -252,7 +252,7 @@ def policy_folder(s: Setting, arm: str) -> Path:
     "Where an arm's policy is."
     return s.folder/'sft' if arm == 'sft' else s.folder/arm/'policy'
 
-# %% ../../nbs/starter/06_study.ipynb #06c010x
+# %% ../../nbs/starter/06_study.ipynb #06c014x
 def stage_evaluate(s: Setting, report: Report, arm: str) -> None:
     "Raw rows of one arm, one for each trajectory, and the greedy held-out trajectories themselves."
     out, e = s.folder/'evaluation'/arm, s.preset.evaluate
@@ -276,7 +276,7 @@ def stage_evaluate(s: Setting, report: Report, arm: str) -> None:
     rows = pd.concat(frames, ignore_index=True).assign(arm=arm, seed=s.seed)
     write_atomic(out/'rows.csv', rows.to_csv(index=False))
 
-# %% ../../nbs/starter/06_study.ipynb #06c012x
+# %% ../../nbs/starter/06_study.ipynb #06c016x
 COST = dict(pretrain=0.13, verifier=0.08, sft=0.25, grpo=2.5, evaluate=40.0)
 ARMS = ('sft', 'outcome_only', 'medagent')
 
@@ -316,7 +316,7 @@ def _finished(preset: StudyPreset, task: tuple) -> bool:
     marks = dict(base=['base/config.json'], verifier=['verifier/errors.csv'], sft=['sft/funnel.csv'], grpo=[f'{arm}/rewards.csv', f'{arm}/policy/config.json'], evaluate=[f'evaluation/{arm}/rows.csv'])[name]
     return all((folder/m).exists() for m in marks)
 
-# %% ../../nbs/starter/06_study.ipynb #06c013x
+# %% ../../nbs/starter/06_study.ipynb #06c017x
 def run_study(
     preset: StudyPreset,
     seeds: Sequence[int] = (0,),
@@ -365,7 +365,7 @@ def _drain(reports: 'mp.Queue', bar: tqdm) -> None:
             label, work = reports.get_nowait()
     except queue.Empty: return
 
-# %% ../../nbs/starter/06_study.ipynb #06c015x
+# %% ../../nbs/starter/06_study.ipynb #06c019x
 def read_rows(preset: StudyPreset, seeds: Sequence[int], arms: Sequence[str] = ARMS) -> pd.DataFrame:
     "The raw evaluation rows of a study."
     return pd.concat([pd.read_csv(study_folder(preset)/f'seed{s}'/'evaluation'/a/'rows.csv') for s in seeds for a in arms], ignore_index=True)
@@ -393,7 +393,7 @@ def audited(
             rows += audit_rows([runs[a][k]], [items[k]], [verdicts[a][k]], score([runs[a][k]], [items[k]], r, verifier), arm=arm_label(a), judge=s.judge.name, recipe=r.name)
     return rows
 
-# %% ../../nbs/starter/06_study.ipynb #06c017x
+# %% ../../nbs/starter/06_study.ipynb #06c021x
 CELLS = (('test', 'greedy'), ('test', 'sampled'), ('rl', 'greedy'), ('rl', 'sampled'))
 
 
@@ -415,7 +415,7 @@ def aims(
         ('replaced evidence costs full more accuracy than the other arms', 'SFT, outcome-only, full lose ' + listed(drop[a] for a in ARMS) + ' points', drop['medagent'] > max(drop['sft'], drop['outcome_only'])),
     ], columns=['aim', 'found', 'met'])
 
-# %% ../../nbs/starter/06_study.ipynb #06c019x
+# %% ../../nbs/starter/06_study.ipynb #06c023x
 def find_item(
     world: World,
     question: str,
