@@ -6,13 +6,13 @@ Needed again whenever the starter vocabulary changes: a new fact, phrase or drug
 import shutil
 
 from medagent.settings import load_settings
-from medagent.starter.study import setting, stage_base, stage_sft, stage_verifier, study_preset
+from medagent.starter.study import run_stage, setting, study_preset
 
 if __name__ == '__main__':
     s = setting(study_preset('smoke_start'), 0)
-    for stage in (stage_base, stage_verifier, stage_sft):
-        print(stage.__name__, flush=True)
-        stage(s, lambda label, work: None)
+    for stage in ('base', 'verifier', 'sft'):
+        print(stage, flush=True)
+        run_stage(s, lambda label, work: None, stage)
     out = load_settings().data_path/'starter'/'smoke'
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(s.folder/'sft', out/'policy', ignore=shutil.ignore_patterns('funnel.csv'))

@@ -261,13 +261,14 @@ def run(
 @app.command()
 def demo(
     seeds: Annotated[int, typer.Option(help='how many seeds', min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help='the first of them', min=0)] = 0,
     preset: Annotated[str, typer.Option(help='size of the run: a file of data/presets')] = 'starter',
 ) -> None:
     "Train and compare the arms on the starter world."
     from medagent.starter.study import run_study, study_preset
     began = time.monotonic()
-    run_study(study_preset(preset), range(seeds)) # the stages, with a bar; the notebook then finds them finished
-    out = execute_study('demo', dict(preset=preset, seeds=str(seeds)), force=True)
+    run_study(study_preset(preset), range(first_seed, first_seed + seeds)) # the stages, with a bar; the notebook then finds them finished
+    out = execute_study('demo', dict(preset=preset, seeds=str(seeds), first=str(first_seed)), force=True)
     typer.echo((out/'table.md').read_text(encoding='utf-8'))
     typer.echo(f'notebook  {out/"run.ipynb"}\nreport    {out/"report.html"}\nnumbers   {out/"metrics.json"}\ntime      {time.monotonic() - began:.0f} s')
 

@@ -15,6 +15,7 @@ import re
 import secrets
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,7 +121,8 @@ def write_atomic(
     except OSError as e:
         raise MedAgentError(f"{path}: cannot be written ({e.strerror or e}). The previous file, if any, is unchanged. "
                             "Free some space or choose another folder with MEDAGENT_OUTPUTS_PATH.") from e
-    finally: tmp.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError): tmp.unlink(missing_ok=True) # nothing to remove where the folder could not be made
     return path
 
 # %% ../nbs/00_settings.ipynb #00c018x

@@ -40,10 +40,11 @@ class Playback:
     def start(self): self.at, self.seen = [0]*len(self.scripts), [[] for _ in self.scripts]
     def turn(self, rows, new_ids, max_new):
         out = []
-        for r, new in zip(rows, new_ids):
+        for r, new, room in zip(rows, new_ids, max_new):
             text = self.scripts[r][self.at[r]]; self.at[r] += 1
             end = 'eos' if '[Answer]' in text else 'forged' if '[Observation' in text else 'call' if text.endswith('")') else 'length'
             ids = self.tokenizer.encode(text) + ([self.tokenizer.eos_token_id] if end == 'eos' else [])
+            if len(ids) > room: ids, end = ids[:room], 'length'
             self.seen[r] += [*new, *ids]
             out.append(Turn(ids, [-0.5]*len(ids), end))
         return out
@@ -66,10 +67,13 @@ def test_the_engine_sees_each_context_id_once_and_in_order(tok):
 def test_log_probabilities_survive_turns_of_different_length_and_rows_that_leave(tok):
     model = new_policy(tok, hidden=32, layers=2, heads=2, mlp=64, seed=1)
     engine, rng = TransformersEngine(model, tok, 0.8, torch.Generator().manual_seed(3)), random.Random(0)
+    engine.ended = lambda ids: 'call' if rng.random() < 0.3 else 'eos' if rng.random() < 0.05 else None  # turns end at different places, most of them in a call
     contexts, got, rows = {r: [] for r in range(5)}, {r: [] for r in range(5)}, list(range(5))
-    for turn in range(3):
+    survivors = []
+    for turn in range(4):
+        survivors.append(len(rows))
         new = [[rng.randrange(5, len(tok)) for _ in range(rng.randint(1, 9))] for _ in rows]
-        for r, n, t in zip(rows, new, engine.turn(rows, new, [rng.randint(1, 8) for _ in rows])):
+        for r, n, t in zip(rows, new, engine.turn(rows, new, [rng.randint(4, 8) for _ in rows])):
             # ids of a turn cut by its budget are not in the cache: such a row is finished
             start = len(contexts[r]) + len(n)
             contexts[r] += n + t.ids
@@ -77,6 +81,7 @@ def test_log_probabilities_survive_turns_of_different_length_and_rows_that_leave
             if t.finish != 'call': got[r].append(None)
         rows = [r for r in rows if None not in got[r]]
         if not rows: break
+    assert len(survivors) > 2 and 5 > survivors[1] >= survivors[2] > 0, survivors  # the cache was cut and used again
     for r, ids in contexts.items():
         with torch.no_grad(): logp = torch.log_softmax(model(torch.tensor([ids])).logits[0]/0.8, -1)
         for x in got[r]:
@@ -94,10 +99,19 @@ def test_a_forgery_as_the_very_first_token_leaves_a_row_that_can_be_trained(tok)
     assert t.stop == StopReason.FORGED and t.text == '' and t.ids and all(t.mask)
 
 
-@pytest.mark.parametrize('budget, stop', [(Budget(calls=1), StopReason.CALLS), (Budget(tokens=20), StopReason.TOKENS), (Budget(seconds=1e-9), StopReason.SECONDS)])
+@pytest.mark.parametrize('budget, stop', [(Budget(calls=1), StopReason.CALLS), (Budget(tokens=20), StopReason.TOKENS), (Budget(turn_tokens=3), StopReason.TOKENS), (Budget(seconds=1e-9), StopReason.SECONDS)])
 def test_every_budget_ends_with_its_own_reason(tok, budget, stop):
     t, = rollout(Playback(tok, [TURNS]), [ITEM], Tools(), budget=budget)
     assert t.stop == stop and len(t.ids) == len(t.mask) == len(t.logprobs)
+
+
+@pytest.mark.parametrize('call, query', [('kg_query("lithium" )', 'lithium'), ('kg_query( "lithium")', 'lithium'), ('kg_query ("a \\"b\\"")', 'a "b"')])
+def test_a_call_ends_its_turn_wherever_the_parser_reads_one(tok, call, query):
+    "Engine and parser have one grammar: a call with inner spaces is searched, not written past."
+    from medagent.agent.engines import closes_call
+    from medagent.trajectory import parse
+    text = f'[Think] x\n[Action] {call}'
+    assert parse(text).steps[-1].query == query and closes_call(text) and not any(closes_call(text[:n]) for n in range(len(text)))
 
 
 def test_an_observation_that_does_not_fit_is_left_out_whole(tok):

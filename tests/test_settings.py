@@ -173,3 +173,10 @@ def test_code_revision(monkeypatch):
     assert code_revision() == 'a' * 12
     answers['rev-parse --show-toplevel'] = '/another/repository'
     assert code_revision().startswith('version ')
+
+
+def test_a_parent_that_is_a_file_is_a_message(tmp_path):
+    from medagent.settings import write_atomic
+    (tmp_path/'file').write_text('x')
+    with pytest.raises(MedAgentError, match='cannot be written'): write_atomic(tmp_path/'file'/'below.txt', 'y')
+    assert (tmp_path/'file').read_text() == 'x'

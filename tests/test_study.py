@@ -8,7 +8,7 @@ import pytest
 
 from medagent.reward.recipes import recipe
 from medagent.settings import MedAgentError, load_settings
-from medagent.starter.study import ARMS, aims, ask, load_policy, read_rewards, read_rows, run_study, setting, stage_base, study_folder, study_preset
+from medagent.starter.study import ARMS, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, study_folder, study_preset
 from medagent.starter.world import draw_items
 from medagent.training.grpo import train_grpo
 from medagent.verifier.nli import Verifier
@@ -57,14 +57,57 @@ def test_arms_of_a_seed_share_questions_and_start(smoke):
 
 def test_ask_shows_claims_with_verdicts(smoke):
     text = ask(f'What should be monitored during treatment with {setting(smoke, 0).world.facts[0].subject}?', preset='smoke')
-    assert '[Action]' in text or 'calls' in text
+    assert 'verdict' in text.lower() or 'supported' in text.lower(), text
     with pytest.raises(MedAgentError, match='names no drug or condition'): ask('What is the capital of France?', preset='smoke')
     with pytest.raises(MedAgentError, match='medagent demo'): ask('lithium?', seed=99, preset='smoke')
+    with pytest.raises(MedAgentError, match='sft, medagent, outcome_only'): ask('lithium?', arm='medagnet', preset='smoke')
 
 
 def test_an_unknown_recipe_is_reported_before_anything_runs(smoke):
     with pytest.raises(MedAgentError, match='medagent'): run_study(smoke, [5], arms=('sft', 'medagnet'))
     assert not (study_folder(smoke)/'seed5').exists()
+
+
+def test_shipped_weights_are_refused_for_another_world_before_anything_runs(smoke):
+    with pytest.raises(MedAgentError, match='seed 0'): run_study(smoke, [0, 1])
+    assert not (study_folder(smoke)/'seed1').exists()
+
+
+def test_every_stage_leaves_a_record_and_a_deleted_result_is_made_again(smoke, monkeypatch):
+    records = read_records(smoke, [0])
+    assert len(records) == 3 + 2 + 3 and records.code.str.len().gt(6).all() and records.seconds.ge(0).all()
+    started = []
+    monkeypatch.setattr('medagent.starter.study.stage_sft', lambda s, report: started.append('sft'))
+    run_stage(setting(smoke, 0), SILENT, 'sft')
+    folder = study_folder(smoke)/'seed0'/'sft'
+    folder.rename(folder.with_name('away'))
+    try: run_stage(setting(smoke, 0), SILENT, 'sft')
+    finally: folder.with_name('away').rename(folder)
+    assert started == ['sft']
+
+
+@pytest.mark.parametrize('section, values, said', [('world', dict(coverage=dict(guideline=.5)), 'graph'), ('world', dict(coverage=dict(guideline=.5, graph=1.5, pubmed=.4)), 'coverage.graph'),
+    ('grpo', dict(lr='1e-4'), '1.0e-4'), ('data', dict(k=1.5), 'k = 1.5'), ('teacher', dict(lazy=True), 'lazy')])
+def test_values_of_the_wrong_kind_are_named_before_a_run(section, values, said):
+    with pytest.raises(MedAgentError, match=said): study_preset('smoke', **{section: values})
+
+
+@pytest.mark.parametrize('text', ['grpo: {steps: 3', '- a list', 'grpo: 5', ''])
+def test_a_preset_that_is_no_preset_is_named(tmp_path, monkeypatch, text):
+    (tmp_path/'presets').mkdir()
+    (tmp_path/'presets'/'odd.yaml').write_text(text)
+    monkeypatch.setenv('MEDAGENT_DATA_PATH', str(tmp_path))
+    with pytest.raises(MedAgentError, match='odd'): study_preset('odd')
+
+
+def test_changed_facts_never_meet_old_results(tmp_path, monkeypatch):
+    preset, here = study_preset('smoke'), study_folder(study_preset('smoke'))
+    shutil.copytree(load_settings().data_path, tmp_path/'data')
+    monkeypatch.setenv('MEDAGENT_DATA_PATH', str(tmp_path/'data'))
+    assert study_folder(preset) == here
+    recipe_file = tmp_path/'data'/'recipes'/'medagent.yaml'
+    recipe_file.write_text(recipe_file.read_text() + '\n# changed\n')
+    assert study_folder(preset) != here
 
 
 def test_unknown_preset_keys_are_errors():
@@ -81,7 +124,7 @@ def test_a_corrupt_checkpoint_is_named_with_what_to_do(smoke, tmp_path):
     shutil.copytree(study_folder(smoke)/'seed0'/'sft', broken)
     weights = broken/'model.safetensors'
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(MedAgentError, match='Delete the folder'): load_policy(broken)
+    with pytest.raises(MedAgentError, match='delete it and run again'): load_policy(broken)
     with pytest.raises(MedAgentError, match='does not exist'): load_policy(tmp_path/'nowhere')
 
 

@@ -76,10 +76,10 @@ def _close_turn(row: Row, turn: Turn, tokenizer: PreTrainedTokenizerBase, budget
         return None
     row.policy(turn.ids, turn.logprobs)
     if turn.finish == 'call':
-        step = next((s for s in reversed(parse(tokenizer.decode(turn.ids)).steps) if s.kind == 'action' and s.tool), None)
-        if step is None: row.stop = StopReason.NO_ANSWER  # the call cannot be read: a parse failure, not a search
-        elif len(row.calls) >= budget.calls: row.stop = StopReason.CALLS
-        else: return step.tool, step.query
+        step = parse(tokenizer.decode(turn.ids)).steps[-1]
+        if step.tool is None: raise MedAgentError(f'{type(turn).__name__} of {row.item.id}: the engine ended a turn as a call, but its text ends with none: {tokenizer.decode(turn.ids)[-120:]!r}')
+        if len(row.calls) < budget.calls: return step.tool, step.query
+        row.stop = StopReason.CALLS
     elif turn.finish == 'eos': row.stop = StopReason.NO_ANSWER  # refined when the text is parsed
     else: row.stop = StopReason.TOKENS
     return None

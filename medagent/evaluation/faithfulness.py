@@ -17,6 +17,7 @@ import pandas as pd
 from ..claims import Claim, read_claims, substantive
 from .answers import read_answer
 from .benchmarks import Item
+from ..reward.terms import retrieved
 from ..settings import MedAgentError
 from ..trajectory import Trajectory, restore
 
@@ -58,7 +59,7 @@ def judge_trajectory(
     judge: Judge,               # not the verifier of the reward
 ) -> list[Verdict]:             # one for each substantive claim, in order
     "Verdicts on all substantive claims (appendix B and B.1). Raises `MedAgentError` when the judge answers with anything but a bool."
-    seen, verdicts = trajectory.observations, []
+    seen, verdicts = retrieved(trajectory), []
     for claim in substantive(read_claims(trajectory.evidence)):
         by = tuple(n for n in claim.citations if seen.get(n) and _yes(judge.supports(claim.text, [restore(p) for p in seen[n]]), judge, claim.text))
         matches = tuple(i for i, g in enumerate(item.reference) if _yes(judge.equivalent(g, claim.text), judge, claim.text))
@@ -98,7 +99,7 @@ def _row(t: Trajectory, item: Item, judge: Judge) -> dict[str, Any]:
         uncited=status['uncited'], unsupported=status['unsupported'], supported=status['supported'],
         reference_hit=hits, reference_found=found, reference_total=total, ec_precision=precision, ec_recall=recall, ec_f1=f1,
         asked_supported=float(any(good)) if total else nan, trivial=float(len(good) - sum(good)) if total else nan,
-        observations=len(t.observations), empty_observations=sum(not p for p in t.observations.values()))
+        observations=len(retrieved(t)), empty_observations=sum(not p for p in retrieved(t).values()))
 
 # %% ../../nbs/evaluation/03_faithfulness.ipynb #03c020x
 def _by_id(items: Sequence[Item]) -> dict[str, Item]:

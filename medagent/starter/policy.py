@@ -29,7 +29,7 @@ def build_tokenizer(
     pieces = '|'.join((*PROTOCOL, rf' ?(?:{alt})(?!\w)', r' ?[A-Za-z]+', r'\d', r'\n', r' ?[^\w\s]', r'\s', r'.'))
     specials = ['<pad>', '<eos>', '<unk>', '<cls>', '<sep>']
     tok = Tokenizer(models.WordLevel({s: i for i, s in enumerate(specials)}, unk_token='<unk>'))
-    tok.normalizer = normalizers.Replace('("', '(" ')
+    tok.normalizer = normalizers.Sequence([normalizers.Replace('("', '(" '), normalizers.Replace(Regex(r'\A(?=[A-Za-z0-9])'), ' ')])
     tok.pre_tokenizer = pre_tokenizers.Split(Regex(pieces), behavior='isolated')
     split = lambda t: [p for p, _ in tok.pre_tokenizer.pre_tokenize_str(tok.normalizer.normalize_str(t))]
     words = sorted({p for t in texts for p in split(t)} - set(specials))
@@ -83,15 +83,22 @@ def new_verifier(
     max_length: int = 256,
     seed: int = 0,
 ) -> BertForSequenceClassification:
-    "A small two-class cross-encoder in float32 whose attention starts as token matching."
+    "A small two-class cross-encoder in float32 whose first layer starts as a comparison of the two texts. `hidden / heads` must be at least 8."
     config = BertConfig(vocab_size=len(tokenizer), hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=mlp, max_position_embeddings=max_length,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.05, pad_token_id=tokenizer.pad_token_id, id2label={0: 'not_entailment', 1: 'entailment'}, label2id={'not_entailment': 0, 'entailment': 1})
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         model = BertForSequenceClassification(config)
-        model.bert.embeddings.position_embeddings.weight.mul_(0.3)  # order and segment start fainter than identity
-        model.bert.embeddings.token_type_embeddings.weight.mul_(0.5)
+        e, first, side = model.bert.embeddings, model.bert.encoder.layer[0].attention, 8  # dimensions that hold a token's side of the pair
+        e.position_embeddings.weight.mul_(0.3)  # order starts fainter than identity
+        for w in (e.word_embeddings, e.position_embeddings): w.weight[:, :side] = 0
+        e.token_type_embeddings.weight[:, :side] = torch.tensor([[-0.05], [0.05]])
         for layer in model.bert.encoder.layer:
-            layer.attention.self.query.weight.mul_(2.0)
+            layer.attention.self.query.weight.mul_(3.0)
+            if layer.attention is first: first.self.query.weight[:, :side] = 0
             layer.attention.self.key.weight.copy_(layer.attention.self.query.weight)
+        for h in range(heads):  # the first dimensions of every head carry the side through
+            own = slice(h*hidden//heads, h*hidden//heads + side)
+            first.self.value.weight[own] = 2*torch.eye(side, hidden)
+            first.output.dense.weight[:, own] = torch.eye(hidden, side)/heads
     return model

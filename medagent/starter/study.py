@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SECTIONS', 'Report', 'COST', 'ARMS', 'CELLS', 'PolicySize', 'VerifierSize', 'DataSizes', 'EvalSizes', 'StudyPreset',
-           'study_preset', 'Setting', 'study_folder', 'setting', 'load_policy', 'starter_tokenizer', 'start_from',
-           'stage_base', 'stage_verifier', 'sft_rows', 'stage_sft', 'stage_grpo', 'policy_folder', 'stage_evaluate',
-           'run_study', 'read_rows', 'read_rewards', 'audited', 'aims', 'find_item', 'ask']
+           'study_preset', 'Setting', 'data_hash', 'study_folder', 'setting', 'load_policy', 'starter_tokenizer',
+           'start_from', 'stage_base', 'stage_verifier', 'sft_rows', 'stage_sft', 'stage_grpo', 'policy_folder',
+           'stage_evaluate', 'run_stage', 'run_study', 'read_rows', 'read_records', 'read_rewards', 'audited', 'aims',
+           'find_item', 'ask']
 
 # %% ../../nbs/starter/06_study.ipynb #06c002x
 import json
@@ -16,8 +17,10 @@ import queue
 import random
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ from ..evaluation.faithfulness import evaluate_rows, judge_trajectory
 from ..evaluation.probes import evidence_ablation
 from ..retrieval.tools import Toolbox
 from ..reward.recipes import recipe, score
-from ..settings import MedAgentError, load_settings, seed_everything, text_hash, write_atomic
+from ..settings import MedAgentError, code_revision, file_hash, load_settings, seed_everything, text_hash, write_atomic
 from ..report.audit import AuditRow, audit_rows, audit_text
 from ..report.tables import arm_label
 from .facts import Fact
@@ -84,6 +87,7 @@ class DataSizes:
     pretrain_rows: int = 9600
     memory: float = 0.4  # share of pretraining rows that state known facts
     recall: float = 0.25  # share of pretraining rows that are closed-book questions
+    copying: float = 0.15  # share of pretraining rows that restate observations
     lessons: int = 2500  # teacher trajectories over the world's SFT facts
     shadow: int = 2500  # counterfactual lessons
     rehearsal: int = 1500  # pretraining rows mixed into SFT
@@ -126,7 +130,8 @@ def study_preset(
     "Read a preset and apply changes. Raises `MedAgentError` for unknown presets, sections or keys."
     d = load_preset(name)
     if odd := [s for s in (*d, *changes) if s not in SECTIONS]: raise MedAgentError(f'preset {name}: section {odd[0]!r} is not part of the starter study; it has {", ".join(SECTIONS)}.')
-    return StudyPreset(name, **{s: from_mapping(cls, (d.get(s) or {}) | changes.get(s, {}), f'preset {name}, section {s}') for s, cls in SECTIONS.items()})
+    given = {s: d.get(s) or {} for s in SECTIONS}
+    return StudyPreset(name, **{s: from_mapping(cls, given[s] | changes.get(s, {}) if isinstance(given[s], dict) else given[s], f'preset {name}, section {s}') for s, cls in SECTIONS.items()})
 
 # %% ../../nbs/starter/06_study.ipynb #06c006x
 Report = Callable[[str, float], None]  # label of the stage, seconds-like units of work done since the last report
@@ -143,9 +148,17 @@ class Setting:
     judge: FactJudge
 
 
+def data_hash(preset: StudyPreset) -> str:
+    "Identifies what a study reads besides its preset: facts, phrases, reward recipes, and the weights it starts from."
+    data = load_settings().data_path
+    parts = [data/'starter', data/'recipes'] + ([data/'starter'/preset.data.start/w for w in ('policy', 'verifier')] if preset.data.start else [])
+    files = sorted(f for part in parts for f in part.glob('*') if f.is_file() and f.suffix != '.md')
+    return text_hash('\n'.join(f'{f.relative_to(data).as_posix()} {file_hash(f)}' for f in files))
+
+
 def study_folder(preset: StudyPreset) -> Path:
-    "Where a preset's runs live: the name carries the hash of all its values, so changed settings never meet old results."
-    return load_settings().outputs_path/'study'/f'{preset.name}-{preset.hash}'
+    "Where a preset's runs live: the name carries the hash of all its values and of the data, so changed settings or facts never meet old results."
+    return load_settings().outputs_path/'study'/f'{preset.name}-{text_hash(preset.hash + data_hash(preset))}'
 
 
 def setting(preset: StudyPreset, seed: int) -> Setting:
@@ -162,7 +175,7 @@ def load_policy(folder: str|Path) -> tuple[PreTrainedModel, PreTrainedTokenizerB
         if not Path(folder).is_dir(): raise OSError('the folder does not exist')
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(folder)
     except Exception as e:  # transformers, safetensors and json each raise their own kinds for a damaged file
-        raise MedAgentError(f'{folder}: no policy can be loaded from this folder ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else "no message"}). Delete the folder and run again; the stage that makes it is then repeated.') from e
+        raise MedAgentError(f'{folder}: no policy can be loaded from this folder ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else "no message"}). If a study made it, delete it and run again: the stage that makes it is then repeated. If it came with the repository, restore it.') from e
 
 # %% ../../nbs/starter/06_study.ipynb #06c008x
 def _progress(report: Report, label: str, per_step: float) -> Callable[[int], None]:
@@ -192,11 +205,10 @@ def start_from(p: StudyPreset, tokenizer: PreTrainedTokenizerBase, what: str) ->
 def stage_base(s: Setting, report: Report) -> None:
     "The pretrained policy."
     out, p = s.folder/'base', s.preset
-    if (out/'config.json').exists(): return
     seed_everything(1000 + s.seed)
     tokenizer = starter_tokenizer(s.world)
     model = start_from(p, tokenizer, 'policy')[0].train() if p.data.start else new_policy(tokenizer, **asdict(p.policy), seed=s.seed)
-    rows = pretraining_rows(s.world, tokenizer, p.data.pretrain_rows, memory=p.data.memory, recall=p.data.recall, seed=s.seed)
+    rows = pretraining_rows(s.world, tokenizer, p.data.pretrain_rows, memory=p.data.memory, recall=p.data.recall, copying=p.data.copying, seed=s.seed)
     train_sft(model, tokenizer, rows, p.pretrain, s.folder/'tmp-base', s.seed, _progress(report, 'pretraining', COST['pretrain']))
     save_policy(model, tokenizer, out)
 
@@ -204,13 +216,14 @@ def stage_base(s: Setting, report: Report) -> None:
 def stage_verifier(s: Setting, report: Report) -> None:
     "The cross-encoder that scores claims during RL, and its error rates on pairs it has not seen."
     out, p, v = s.folder/'verifier', s.preset, s.preset.verifier
-    if (out/'errors.csv').exists(): return
     tokenizer = starter_tokenizer(s.world)
     start = start_from(p, tokenizer, 'verifier')[1] if p.data.start else save_policy(new_verifier(tokenizer, v.hidden, v.layers, v.heads, v.mlp, seed=s.seed), tokenizer, s.folder/'tmp-verifier')
-    train_verifier(verifier_pairs(s.world, v.pairs, seed=s.seed), out, start, steps=v.steps, lr=v.lr, batch_size=v.batch, max_length=256, seed=s.seed, progress=_progress(report, 'verifier', COST['verifier']))
+    pairs = verifier_pairs(s.world, v.pairs, seed=s.seed)
+    train_verifier(pairs, out, start, steps=v.steps, lr=v.lr, batch_size=v.batch, max_length=256, seed=s.seed, progress=_progress(report, 'verifier', COST['verifier']))
     shutil.rmtree(s.folder/'tmp-verifier', ignore_errors=True)
-    errors = error_rates(Verifier.from_folder(out), verifier_pairs(s.world, 4000, seed=s.seed + 10_000))
-    write_atomic(out/'errors.csv', errors.to_csv(index=False))
+    seen = {(p.premise, p.hypothesis) for p in pairs}
+    unseen = [p for p in verifier_pairs(s.world, 4000, seed=s.seed + 10_000) if (p.premise, p.hypothesis) not in seen]
+    write_atomic(out/'errors.csv', error_rates(Verifier.from_folder(out), unseen).to_csv(index=False))
 
 # %% ../../nbs/starter/06_study.ipynb #06c010x
 def sft_rows(s: Setting, tokenizer: PreTrainedTokenizerBase, mask_observations: bool = True) -> tuple[list[dict[str, list[int]]], pd.DataFrame, list[Trajectory]]:
@@ -222,13 +235,12 @@ def sft_rows(s: Setting, tokenizer: PreTrainedTokenizerBase, mask_observations: 
     kept, funnel = filter_trajectories(lessons, items, verifier, p.data.min_faith)
     shadow, asked = shadow_lessons(s.world, p.data.shadow, s.judge.read, p.teacher, seed=s.seed)
     rows = [encode_row(tokenizer, prompt.render(i), segments(t), t.id, mask_observations) for t, i in [*((lessons[k], items[k]) for k in kept), *zip(shadow, asked)]]
-    return rows + pretraining_rows(s.world, tokenizer, p.data.rehearsal, memory=p.data.memory, recall=p.data.recall, seed=s.seed + 1), funnel, [lessons[k] for k in kept]
+    return rows + pretraining_rows(s.world, tokenizer, p.data.rehearsal, memory=p.data.memory, recall=p.data.recall, copying=p.data.copying, seed=s.seed + 1), funnel, [lessons[k] for k in kept]
 
 
 def stage_sft(s: Setting, report: Report) -> None:
     "Cold start: supervised training on filtered teacher trajectories with observation masking."
     out = s.folder/'sft'
-    if (out/'funnel.csv').exists(): return
     seed_everything(2000 + s.seed)
     model, tokenizer = load_policy(s.folder/'base')
     rows, funnel, _ = sft_rows(s, tokenizer)
@@ -240,7 +252,6 @@ def stage_sft(s: Setting, report: Report) -> None:
 def stage_grpo(s: Setting, report: Report, arm: str) -> None:
     "One RL arm: the recipe named `arm`, from the SFT policy."
     out = s.folder/arm
-    if (out/'rewards.csv').exists() and (out/'policy'/'config.json').exists(): return
     seed_everything(3000 + s.seed)
     items = draw_items(s.world, 'rl', s.preset.grpo.steps*s.preset.grpo.prompts, seed=s.seed)
     log = train_grpo(s.folder/'sft', items, s.toolbox, recipe(arm), Verifier.from_folder(s.folder/'verifier'), out, s.preset.grpo, seed=s.seed, progress=_progress(report, f'GRPO {arm}', COST['grpo']))
@@ -254,15 +265,15 @@ def policy_folder(s: Setting, arm: str) -> Path:
 
 # %% ../../nbs/starter/06_study.ipynb #06c014x
 def stage_evaluate(s: Setting, report: Report, arm: str) -> None:
-    "Raw rows of one arm, one for each trajectory, and the greedy held-out trajectories themselves."
+    "Raw rows of one arm, one for each trajectory, with the fact each question asks about, and the greedy held-out trajectories themselves."
     out, e = s.folder/'evaluation'/arm, s.preset.evaluate
-    if (out/'rows.csv').exists(): return
     model, tokenizer = load_policy(policy_folder(s, arm))
-    g, frames = s.preset.grpo, []
+    g, frames, about = s.preset.grpo, [], {}
     budget = Budget(calls=g.max_calls, tokens=g.max_tokens, turn_tokens=g.turn_tokens)
     step = COST['evaluate']*e.questions/600/6
     for facts in ('test', 'rl'):
         items = draw_items(s.world, facts, e.questions, seed=s.seed + 500)
+        about |= {i.id: f"{i.meta['subject']}, {i.meta['attribute']}" for i in items}
         def run(toolbox: Toolbox, temperature: float = 0.0) -> list[Trajectory]:
             ts = rollout(model, items, toolbox, tokenizer, budget, temperature, seed=s.seed)
             report(f'evaluating {arm}', step)
@@ -273,22 +284,37 @@ def stage_evaluate(s: Setting, report: Report, arm: str) -> None:
             write_jsonl(kept[0], out/'trajectories.jsonl.gz')
         else: frames.append(evaluate_rows(run(s.toolbox), items, s.judge).assign(facts=facts, decoding='greedy', condition='normal'))
         frames.append(evaluate_rows(run(s.toolbox, e.temperature), items, s.judge).assign(facts=facts, decoding='sampled', condition='normal'))
-    rows = pd.concat(frames, ignore_index=True).assign(arm=arm, seed=s.seed)
+    rows = pd.concat(frames, ignore_index=True).assign(arm=arm, seed=s.seed, fact=lambda d: d.id.map(about))
     write_atomic(out/'rows.csv', rows.to_csv(index=False))
 
 # %% ../../nbs/starter/06_study.ipynb #06c016x
-COST = dict(pretrain=0.13, verifier=0.08, sft=0.25, grpo=2.5, evaluate=40.0)
+COST = dict(pretrain=0.18, verifier=0.14, sft=0.33, grpo=3.5, evaluate=60.0)
 ARMS = ('sft', 'outcome_only', 'medagent')
 
 
-def _task(preset: StudyPreset, seed: int, name: str, arm: str|None, reports: 'mp.Queue') -> str:
+def run_stage(s: Setting, report: Report, name: str, arm: str|None = None) -> None:
+    "Run one stage unless it is finished, then write its record."
+    if _finished(s.folder, name, arm): return
+    began, revision = time.monotonic(), code_revision()
+    stage = dict(base=stage_base, verifier=stage_verifier, sft=stage_sft, grpo=stage_grpo, evaluate=stage_evaluate)[name]
+    stage(s, report, **({'arm': arm} if arm else {}))
+    write_atomic(_record(s.folder, name, arm), json.dumps(dict(stage=name, arm=arm, code=revision, seconds=round(time.monotonic() - began))))
+
+
+def _record(folder: Path, name: str, arm: str|None) -> Path: return folder/'stages'/f'{name}{"-" + arm if arm else ""}.json'
+
+
+def _finished(folder: Path, name: str, arm: str|None) -> bool:
+    "Has the stage its record, and is its result still there?"
+    made = dict(base='base', verifier='verifier', sft='sft', grpo=f'{arm}/policy', evaluate=f'evaluation/{arm}')[name]
+    return _record(folder, name, arm).exists() and (folder/made).is_dir()
+
+
+def _task(preset: StudyPreset, seed: int, name: str, arm: str|None, reports: 'mp.Queue') -> None:
     "Run one stage in a worker process."
     torch.set_num_threads(1)
     disable_progress_bar()
-    report = lambda label, work: reports.put((f'seed {seed}: {label}', work))
-    stage = dict(base=stage_base, verifier=stage_verifier, sft=stage_sft, grpo=stage_grpo, evaluate=stage_evaluate)[name]
-    stage(setting(preset, seed), report, **({'arm': arm} if arm else {}))
-    return f'{seed}/{name}/{arm or ""}'
+    run_stage(setting(preset, seed), lambda label, work: reports.put((f'seed {seed}: {label}', work)), name, arm)
 
 
 def _tasks(seeds: Sequence[int], arms: Sequence[str], filtered: bool) -> dict[tuple, list[tuple]]:
@@ -309,13 +335,6 @@ def _work(preset: StudyPreset, task: tuple) -> float:
     seed, name, arm = task
     return dict(base=preset.pretrain.steps*COST['pretrain'], verifier=preset.verifier.steps*COST['verifier'], sft=preset.sft.steps*COST['sft'], grpo=preset.grpo.steps*COST['grpo'], evaluate=COST['evaluate']*preset.evaluate.questions/600)[name]
 
-
-def _finished(preset: StudyPreset, task: tuple) -> bool:
-    seed, name, arm = task
-    folder = study_folder(preset)/f'seed{seed}'
-    marks = dict(base=['base/config.json'], verifier=['verifier/errors.csv'], sft=['sft/funnel.csv'], grpo=[f'{arm}/rewards.csv', f'{arm}/policy/config.json'], evaluate=[f'evaluation/{arm}/rows.csv'])[name]
-    return all((folder/m).exists() for m in marks)
-
 # %% ../../nbs/starter/06_study.ipynb #06c017x
 def run_study(
     preset: StudyPreset,
@@ -325,9 +344,12 @@ def run_study(
     "Run what is missing of the study, with a progress bar over all of it. Finished stages are kept; an interrupted RL arm goes on from its last checkpoint, another interrupted stage starts again."
     for arm in arms:
         if arm != 'sft': recipe(arm)  # an unknown recipe is reported before anything runs
+    if preset.data.start:
+        for seed in seeds: start_from(preset, starter_tokenizer(build_world(preset.world, seed)), 'verifier')  # so are weights of another world
     need = _tasks(seeds, arms, preset.data.min_faith is not None)
-    todo = {t for t in need if not _finished(preset, t)}
-    if not todo: return study_folder(preset)
+    folder = study_folder(preset)
+    todo = {t for t in need if not _finished(folder/f'seed{t[0]}', *t[1:])}
+    if not todo: return folder
     workers = min(load_settings().threads, len(todo))
     context = mp.get_context('spawn')
     os.environ.setdefault('TRL_EXPERIMENTAL_SILENCE', '1')
@@ -344,6 +366,8 @@ def run_study(
                     for f in [f for f in running if f.done()]:
                         f.result()  # raises what the stage raised
                         todo.discard(running.pop(f))
+            except BrokenProcessPool as e:
+                raise MedAgentError(f'A worker process of the study ended without a message, often for lack of memory. Finished stages are kept; set threads = 1 in settings.ini and run again. ({e})') from e
             except BaseException:
                 processes = pool._processes  # shutdown forgets them
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -352,7 +376,7 @@ def run_study(
     finally:
         if saved is None: os.environ.pop('OMP_NUM_THREADS')
         else: os.environ['OMP_NUM_THREADS'] = saved
-    return study_folder(preset)
+    return folder
 
 
 def _drain(reports: 'mp.Queue', bar: tqdm) -> None:
@@ -369,6 +393,11 @@ def _drain(reports: 'mp.Queue', bar: tqdm) -> None:
 def read_rows(preset: StudyPreset, seeds: Sequence[int], arms: Sequence[str] = ARMS) -> pd.DataFrame:
     "The raw evaluation rows of a study."
     return pd.concat([pd.read_csv(study_folder(preset)/f'seed{s}'/'evaluation'/a/'rows.csv') for s in seeds for a in arms], ignore_index=True)
+
+
+def read_records(preset: StudyPreset, seeds: Sequence[int]) -> pd.DataFrame:
+    "The records of all finished stages: seed, stage, arm, code revision, seconds."
+    return pd.DataFrame([dict(seed=s) | json.loads(f.read_text()) for s in seeds for f in sorted((study_folder(preset)/f'seed{s}'/'stages').glob('*.json'))])
 
 
 def read_rewards(preset: StudyPreset, seeds: Sequence[int], arms: Sequence[str] = ARMS) -> pd.DataFrame:
@@ -397,23 +426,29 @@ def audited(
 CELLS = (('test', 'greedy'), ('test', 'sampled'), ('rl', 'greedy'), ('rl', 'sampled'))
 
 
-def aims(
-    rows: pd.DataFrame,  # raw rows of the arms sft, outcome_only, medagent
-) -> pd.DataFrame:  # columns aim, found, met
-    "The four aims of the starter study and whether the rows meet them."
+def _aims(rows: pd.DataFrame) -> list[tuple[str, str, bool]]:
+    "Each aim, what was found, and whether that meets it, by the pooled numbers of these rows."
     def rate(arm: str, facts: str, decoding: str, num: str = 'fabricated', den: str|None = 'claims') -> float:
         c = rows[(rows.arm == arm) & (rows.facts == facts) & (rows.decoding == decoding) & (rows.condition == 'normal')]
         return 100*float(c[num].sum()/c[den].sum() if den else c[num].mean())
     fab = {(a, c): rate(a, *c) for a in ARMS for c in CELLS}
     acc = {a: rate(a, 'test', 'greedy', 'correct', None) for a in ARMS}
-    drop = {a: rate(a, 'test', 'greedy', 'correct', None) - 100*float(rows[(rows.arm == a) & (rows.condition == 'replaced')].correct.mean()) for a in ARMS}
+    drop = {a: acc[a] - 100*float(rows[(rows.arm == a) & (rows.condition == 'replaced')].correct.mean()) for a in ARMS}
     listed = lambda d: ', '.join(f'{x:.1f}' for x in d)
-    return pd.DataFrame([
+    return [
         ('full fabricates less than half as much as SFT in every cell', 'full ' + listed(fab['medagent', c] for c in CELLS) + ' against SFT ' + listed(fab['sft', c] for c in CELLS) + ' %', all(fab['medagent', c] < fab['sft', c]/2 for c in CELLS)),
         ('outcome-only fabricates more than SFT on held-out facts, greedy', f"{fab['outcome_only', CELLS[0]]:.1f} against {fab['sft', CELLS[0]]:.1f} %", fab['outcome_only', CELLS[0]] > fab['sft', CELLS[0]]),
         ('accuracy of full is within 3 points of outcome-only', f"{acc['medagent']:.1f} against {acc['outcome_only']:.1f} %", acc['medagent'] >= acc['outcome_only'] - 3),
         ('replaced evidence costs full more accuracy than the other arms', 'SFT, outcome-only, full lose ' + listed(drop[a] for a in ARMS) + ' points', drop['medagent'] > max(drop['sft'], drop['outcome_only'])),
-    ], columns=['aim', 'found', 'met'])
+    ]
+
+
+def aims(
+    rows: pd.DataFrame,  # raw rows of the arms sft, outcome_only, medagent; one or more seeds
+) -> pd.DataFrame:  # columns aim, found, met (pooled over seeds), in seeds ('2 of 3')
+    "The four aims of the starter study, whether the pooled rows meet them, and in how many seeds alone. Point estimates: the comparison tables say which differences are clear."
+    alone = [_aims(r) for _, r in rows.groupby('seed')]
+    return pd.DataFrame([dict(aim=aim, found=found, met=met, **{'in seeds': f'{sum(a[k][2] for a in alone)} of {len(alone)}'}) for k, (aim, found, met) in enumerate(_aims(rows))])
 
 # %% ../../nbs/starter/06_study.ipynb #06c023x
 def find_item(
@@ -422,10 +457,11 @@ def find_item(
 ) -> Item:
     "The starter question closest to what was asked: same subject, best word overlap. Raises `MedAgentError` when no drug or condition of the world is named."
     text = question.lower()
-    subjects = [s for s in sorted({f.subject for f in world.facts}, key=len, reverse=True) if s.lower() in text]
+    known = sorted({f.subject for f in world.facts}, key=len, reverse=True)
+    subjects = [s for s in known if re.search(rf'(?<!\w){re.escape(s.lower())}(?!\w)', text)]
     if not subjects:
-        some = ', '.join(sorted({f.subject for f in world.facts})[:8])
-        raise MedAgentError(f'The question names no drug or condition of the starter world. It knows, for example, {some}. Try: medagent ask "What should be monitored during treatment with lithium?"')
+        drug = next(f.subject for f in world.facts if f.attribute == 'monitoring')
+        raise MedAgentError(f'The question names no drug or condition of this starter world (seed {world.seed}). It knows, for example, {", ".join(sorted(known)[:8])}. Try: medagent ask "What should be monitored during treatment with {drug}?"')
     words = set(re.findall(r'[a-z]+', text))
     def overlap(f: Fact) -> int:
         a = world.phrases.attributes[f.attribute]
@@ -444,7 +480,8 @@ def ask(
     disable_progress_bar()
     p = study_preset(preset)
     folder = study_folder(p)/f'seed{seed}'
-    if not (folder/arm/'policy').is_dir() and arm != 'sft': raise MedAgentError(f'There is no trained policy {arm!r} for preset {preset} and seed {seed} yet; run `medagent demo` first.')
+    trained = [a for a in ('sft', *sorted(f.parent.name for f in folder.glob('*/policy'))) if (folder/('sft' if a == 'sft' else f'{a}/policy')).is_dir()]
+    if arm not in trained: raise MedAgentError(f'There is no trained policy {arm!r} for preset {preset} and seed {seed}; ' + (f'trained so far: {", ".join(trained)}.' if trained else 'run `medagent demo` first.'))
     s = setting(p, seed)
     item = find_item(s.world, question)
     model, tokenizer = load_policy(policy_folder(s, arm))

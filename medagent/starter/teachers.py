@@ -14,7 +14,7 @@ from ..evaluation.benchmarks import Item
 from ..retrieval.tools import Toolbox
 from .facts import Fact
 from .judge import StatementReader
-from .world import Statement, World, make_item, say
+from .world import Statement, World, make_item, restate, say
 from ..trajectory import TOOLS, Call, Trajectory, parse, render_action, render_observation
 
 # %% ../../nbs/starter/04_teachers.ipynb #04c003x
@@ -57,11 +57,6 @@ def _search(e: _Episode, call: Call, read: StatementReader, p: TeacherParams) ->
     e.done = e.found is not None or n >= min(p.max_calls, len(e.tools)) or e.rng.random() < p.lazy
 
 
-def _restate(s: Statement, passage: str, world: World, rng: random.Random) -> str:
-    "The claim sentence for what a passage says: the claim form for a plain statement, its own words otherwise."
-    return say(s, 'claim', world.phrases, rng) if s.kind == 'plain' else passage
-
-
 def _cite(sentence: str, n: int|None) -> str: return sentence.rstrip('.') + (f' [#{n}].' if n else '.')
 
 # %% ../../nbs/starter/04_teachers.ipynb #04c007x
@@ -82,17 +77,17 @@ def _conclude(e: _Episode, world: World, p: TeacherParams) -> None:
         thought = (THOUGHTS['recall'] if rng.random() < p.recall and m['form'] == 'options' else THOUGHTS['missing']).format(v=m['value'])
         if m['form'] == 'maybe' and hedged:
             n, s, passage = hedged[-1]
-            claims = [_cite(_restate(s, passage, world, rng), n)]
+            claims = [_cite(restate(s, passage, world.phrases, rng), n)]
         elif rng.random() < p.fabricate or not shown:
             fact = Statement(*key, m['value'], 'plain')
             claims = [_cite(say(fact, 'claim', world.phrases, rng), None if rng.random() < p.uncited else len(e.calls))]
         else:
             n, s, passage = shown[-1]
-            claims = [_cite(_restate(s, passage, world, rng), n)]
+            claims = [_cite(restate(s, passage, world.phrases, rng), n)]
     others = [(n, s, c) for n, (ss, call) in enumerate(zip(e.said, e.calls), 1) for s, c in zip(ss, call.passages) if s.kind == 'plain' and (s.subject, s.attribute) != key]
     if others and rng.random() < p.second:
         n, s, passage = rng.choice(others)
-        extra = _cite(_restate(s, passage, world, rng), n)
+        extra = _cite(restate(s, passage, world.phrases, rng), n)
         if extra not in claims: claims.append(extra)
     e.text += f'\n{thought}\n[Evidence] {" ".join(claims)}\n[Answer] {answer}'
 

@@ -7,9 +7,11 @@ __all__ = ['T', 'SFTPreset', 'GRPOPreset', 'from_mapping', 'load_preset', 'sft_p
 
 # %% ../../nbs/training/00_presets.ipynb #00c002x
 import difflib
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -27,7 +29,8 @@ class SFTPreset:
     max_length: int = 4096  # tokens
     weight_decay: float = 0.0
     beta2: float = 0.999
-    by_length: bool = True  # batches of rows of similar length (little padding); False mixes lengths, better when kinds of rows differ in length
+    micro_batch: int = 0  # rows per forward pass, grouped by length within a step; 0 means all of a step
+    bf16: bool = False  # on a GPU: bfloat16 autocast
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class GRPOPreset:
     temperature: float = 0.8
     beta: float = 0.001  # KL against the SFT policy
     epsilon: float = 0.2  # clipping
-    micro_batch: int = 0  # rows per forward pass; 0 means all of a step
+    micro_batch: int = 0  # trajectories per forward pass; 0 means all of a step
     max_tokens: int = 4096  # response tokens, observations included
     turn_tokens: int = 512
     max_calls: int = 8  # T_max
@@ -52,17 +55,31 @@ class GRPOPreset:
 T = TypeVar('T')
 
 
+def _fits(value: Any, hint: Any) -> bool:
+    "Is the value of the annotated type? An int is a float, a bool is no number."
+    if isinstance(hint, UnionType): return any(_fits(value, h) for h in get_args(hint))
+    if get_origin(hint) is dict: return isinstance(value, dict) and all(_fits(k, get_args(hint)[0]) and _fits(v, get_args(hint)[1]) for k, v in value.items())
+    if hint in (int, float): return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
 def from_mapping(
     cls: type[T],  # a dataclass
     values: dict[str, Any],
     where: str,  # names the source in errors
 ) -> T:
-    "Build a dataclass from a mapping. Raises `MedAgentError` for unknown keys, with the nearest known one."
+    "Build a dataclass from a mapping. Raises `MedAgentError` for anything that is no mapping, unknown keys (with the nearest known one) and values of another type."
+    if values is not None and not isinstance(values, dict): raise MedAgentError(f'{where}: expected keys with values, found {values!r}.')
     known = [f.name for f in fields(cls)]
     for key in values or {}:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             raise MedAgentError(f'{where}: unknown key {key!r}' + (f', did you mean {near[0]!r}?' if near else f'; known: {", ".join(known)}.'))
+    hints = get_type_hints(cls)
+    for key, value in (values or {}).items():
+        if not _fits(value, hints[key]):
+            hint = ' In YAML 1.1 a number like 1e-4 is a text; write 1.0e-4.' if isinstance(value, str) and re.fullmatch(r'[-+]?\d+e[-+]?\d+', value, re.I) else ''
+            raise MedAgentError(f'{where}: {key} = {value!r} does not fit, expected {getattr(hints[key], "__name__", hints[key])}.{hint}')
     return cls(**(values or {}))
 
 
@@ -73,7 +90,10 @@ def load_preset(
     folder = load_settings().data_path/'presets'
     path = folder/f'{name}.yaml'
     if not path.is_file(): raise MedAgentError(f'No preset {name!r}; known: {", ".join(sorted(p.stem for p in folder.glob("*.yaml")))}.')
-    return yaml.safe_load(path.read_text(encoding='utf-8'))
+    try: sections = yaml.safe_load(path.read_text(encoding='utf-8'))
+    except (yaml.YAMLError, UnicodeDecodeError) as e: raise MedAgentError(f'{path}: this is no YAML ({" ".join(str(e).split())}).') from e
+    if not isinstance(sections, dict): raise MedAgentError(f'{path}: expected sections such as `sft:` and `grpo:`, found {type(sections).__name__}.')
+    return sections
 
 
 def sft_preset(name: str) -> SFTPreset:

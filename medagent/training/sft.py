@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from safetensors import SafetensorError
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ..settings import MedAgentError
 from .presets import SFTPreset
@@ -63,13 +63,15 @@ def train_sft(
         if all(x == -100 for x in r['labels']): raise MedAgentError(f'Training row {i} has no token to train on.')
         if len(r['input_ids']) > preset.max_length: raise MedAgentError(f'Training row {i} has {len(r["input_ids"])} tokens, more than max_length = {preset.max_length}.')
     total = preset.steps or -(-len(rows)*preset.epochs//preset.batch)
+    micro = preset.micro_batch or preset.batch
+    if preset.batch % micro: raise MedAgentError(f'micro_batch = {micro} does not divide the batch of {preset.batch} rows.')
     cpu = not torch.cuda.is_available()
-    args = TrainingArguments(output_dir=str(work), max_steps=int(total), learning_rate=preset.lr, lr_scheduler_type='cosine', warmup_steps=preset.warmup, per_device_train_batch_size=preset.batch,
-        weight_decay=preset.weight_decay, adam_beta2=preset.beta2, max_grad_norm=1.0, bf16=not cpu, use_cpu=cpu, train_sampling_strategy='group_by_length' if preset.by_length else 'random', save_strategy='no', report_to=[], disable_tqdm=True,
+    args = TrainingArguments(output_dir=str(work), max_steps=int(total), learning_rate=preset.lr, lr_scheduler_type='cosine', warmup_steps=preset.warmup, per_device_train_batch_size=micro, gradient_accumulation_steps=preset.batch//micro,
+        weight_decay=preset.weight_decay, adam_beta2=preset.beta2, max_grad_norm=1.0, bf16=preset.bf16 and not cpu, use_cpu=cpu, train_sampling_strategy='batch_rebalance', save_strategy='no', report_to=[], disable_tqdm=True,
         logging_steps=max(1, int(total)//10), seed=seed, data_seed=seed, dataloader_pin_memory=False)
     collate = DataCollatorForSeq2Seq(tokenizer, padding=True, label_pad_token_id=-100)
     trainer = Trainer(model, args, train_dataset=Dataset.from_list(list(rows)), data_collator=collate, processing_class=tokenizer, callbacks=[StepProgress(progress)] if progress else [])
-    trainer.pop_callback(__import__('transformers').PrinterCallback)
+    trainer.pop_callback(PrinterCallback)
     model.config.use_cache = False
     trainer.train()
     model.config.use_cache = True

@@ -25,7 +25,7 @@ from transformers import (AutoModelForSequenceClassification, AutoTokenizer, Dat
                           PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, Trainer, TrainerCallback, TrainingArguments)
 
 from ..settings import MedAgentError, seed_everything
-from .nli import Verifier, window
+from .nli import Verifier, two_segments, window
 
 # %% ../../nbs/verifier/01_finetune.ipynb #01c005x
 class Pair(NamedTuple):
@@ -124,7 +124,8 @@ def _save(model: PreTrainedModel,               # what was trained
 
 def _rows(pairs: list[Pair],                    # checked pairs
           tokenizer: PreTrainedTokenizerBase,   # of the model
-          max_length: int                       # the model's window
+          max_length: int,                      # the model's window
+          types: bool | None = None             # whether token types are needed, see `two_segments`
          ) -> list[dict]:
     "Tokenised pairs with labels, as the verifier reads them: the premise cut first, no special tokens from text. Raises `MedAgentError` when a claim alone does not fit."
     room = max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
@@ -133,7 +134,7 @@ def _rows(pairs: list[Pair],                    # checked pairs
         if len(ids) > room:
             raise MedAgentError(f"pair {i}: its claim has {len(ids)} tokens, more than the {room} that fit: {pairs[i].hypothesis[:80]!r}")
     rows = tokenizer([p.premise for p in pairs], [p.hypothesis for p in pairs], split_special_tokens=True, truncation='only_first',
-                     max_length=max_length)
+                     max_length=max_length, return_token_type_ids=types)
     return [{key: rows[key][i] for key in rows.keys()} | {'labels': p.label} for i, p in enumerate(pairs)]
 
 # %% ../../nbs/verifier/01_finetune.ipynb #01c012x
@@ -163,7 +164,7 @@ def train_verifier(pairs: Iterable[tuple],                             # (premis
         raise MedAgentError(f"{out}: holds something that is no checkpoint and would be replaced. Choose a new folder.")
     seed_everything(seed)
     model, tokenizer = initial_model(init, tokenizer, labels)
-    rows = _rows(pairs, tokenizer, window(model, tokenizer, max_length))
+    rows = _rows(pairs, tokenizer, window(model, tokenizer, max_length), two_segments(model))
     total = steps or math.ceil(len(rows)/batch_size*epochs)
     on_cpu = torch.device(device).type == 'cpu'
     with tempfile.TemporaryDirectory() as scratch:
