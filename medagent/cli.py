@@ -269,8 +269,8 @@ def demo(
     began = time.monotonic()
     run_study(study_preset(preset), range(first_seed, first_seed + seeds)) # the stages, with a bar; the notebook then finds them finished
     out = execute_study('demo', dict(preset=preset, seeds=str(seeds), first=str(first_seed)), force=True)
-    typer.echo((out/'table.md').read_text(encoding='utf-8'))
-    typer.echo(f'notebook  {out/"run.ipynb"}\nreport    {out/"report.html"}\nnumbers   {out/"metrics.json"}\ntime      {time.monotonic() - began:.0f} s')
+    typer.echo((out/'summary.md').read_text(encoding='utf-8'))
+    typer.echo(f'notebook  {out/"run.ipynb"}\nreport    {out/"report.html"}\ntables    {out/"table.md"}\nnumbers   {out/"metrics.json"}\ntime      {time.monotonic() - began:.0f} s')
 
 @app.command()
 def ask(

@@ -237,7 +237,7 @@ def test_comparison_by_hand():
     table = comparison_table(RAW, n=200).set_index('measure')
     assert set(table.comparison) == {'full (faithfulness gate) − SFT'}      # no outcome-only rows: no such pair
     assert table.difference['accuracy, %'].split()[0] == '+0.0' and table.difference['Fabrication Rate, % of claims'].split()[0] == '−33.3'
-    assert table.pairs['accuracy, %'] == '4' and table.pairs['asked fact claimed and supported, % of answers'] == '3'
+    assert table['paired questions']['accuracy, %'] == '4' and table['paired questions']['asked fact claimed and supported, % of answers'] == '3'
     with pytest.raises(MedAgentError, match='none of the pairs'): comparison_table(RAW, [('medagent', 'outcome_only')])
 
 def test_comparison_follows_ids_not_positions():

@@ -8,8 +8,9 @@ import pytest
 
 from medagent.reward.recipes import recipe
 from medagent.settings import MedAgentError, load_settings
-from medagent.starter.study import ARMS, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, study_folder, study_preset
-from medagent.starter.world import draw_items
+from medagent.starter.study import ARMS, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, starter_tokenizer, study_folder, study_preset
+from medagent.starter.lessons import verifier_pairs
+from medagent.starter.world import build_world, draw_items
 from medagent.training.grpo import train_grpo
 from medagent.verifier.nli import Verifier
 
@@ -108,6 +109,26 @@ def test_changed_facts_never_meet_old_results(tmp_path, monkeypatch):
     recipe_file = tmp_path/'data'/'recipes'/'medagent.yaml'
     recipe_file.write_text(recipe_file.read_text() + '\n# changed\n')
     assert study_folder(preset) != here
+
+
+def test_a_term_is_the_same_token_wherever_it_stands():
+    "At the start of a text, in a sentence, in a query, before a full stop: a policy copies it and a verifier matches it as one word."
+    world = build_world(study_preset('smoke').world, 0)
+    tok = starter_tokenizer(world)
+    terms = sorted({f.subject for f in world.facts} | {f.value for f in world.facts})
+    for t in terms:
+        own, = tok.encode(f' {t}')
+        for text in (f'{t} | monitoring', f'The drug class of {t} is', f'[Action] kg_query("{t} monitoring")', f' {t}.', f'[Answer] {t}'):
+            assert own in tok.encode(text), (t, text)
+        assert tok.decode(tok.encode(f'[Answer] {t}')) == f'[Answer] {t}'
+
+
+def test_the_verifier_learns_from_hedged_sentences_with_one_word_changed():
+    "The pairs hold the near misses that RL would otherwise find first."
+    world = build_world(study_preset('smoke').world, 0)
+    pairs = [p for p in verifier_pairs(world, 3000) if p.kind == 'restated otherwise']
+    differing = [sum(a != b for a, b in zip(p.premise.split(), p.hypothesis.split())) + abs(len(p.premise.split()) - len(p.hypothesis.split())) for p in pairs]
+    assert len(pairs) > 100 and all(p.label == 0 for p in pairs) and min(differing) > 0
 
 
 def test_unknown_preset_keys_are_errors():

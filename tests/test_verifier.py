@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, RobertaConfig
 
 from medagent.settings import MedAgentError
-from medagent.verifier.finetune import error_rates, read_pairs, train_verifier
-from medagent.verifier.nli import FunctionVerifier, Verifier, entailment_index, folder_revision, window
+from medagent.verifier.finetune import Pair, _rows, error_rates, read_pairs, train_verifier
+from medagent.verifier.nli import FunctionVerifier, Verifier, entailment_index, folder_revision, two_segments, window
 
 WORDS = ('lithium warfarin clozapine digoxin thyroid function INR neutrophil count serum potassium requires does not require monitoring of '
          'checked in patients on the dose is below 30 mL min adults bleeding was associated with').split()
@@ -70,8 +70,22 @@ def test_three_labels_in_any_order(tmp_path):
     pair = [('lithium requires monitoring of thyroid function', 'lithium requires monitoring')]
     model = BertForSequenceClassification(tiny_config(('contradiction', 'entailment', 'neutral'))).eval()
     with torch.no_grad():
-        expected = model(**word_tokenizer()(*pair[0], return_tensors='pt')).logits.softmax(-1)[0, 1].item()
+        expected = model(**word_tokenizer()(*pair[0], return_tensors='pt', return_token_type_ids=True)).logits.softmax(-1)[0, 1].item()
     assert Verifier(model, word_tokenizer(), 'three').score(pair)[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_model_with_two_segments_is_told_which_text_a_token_is_in(tmp_path):
+    "A tokenizer saved without token types must not turn premise and claim into one text, neither in scoring nor in training."
+    tokenizer, model = word_tokenizer(), BertForSequenceClassification(tiny_config(('not_entailment', 'entailment'))).eval()
+    assert 'token_type_ids' not in tokenizer.model_input_names
+    pair = ('lithium requires monitoring of thyroid function', 'lithium requires monitoring')
+    with torch.no_grad():
+        score = lambda **kw: model(**tokenizer(*pair, return_tensors='pt', **kw)).logits.softmax(-1)[0, 1].item()
+        told, untold = score(return_token_type_ids=True), score()
+    assert abs(told - untold) > 1e-4 and Verifier(model, tokenizer, 'two').score([pair])[0] == pytest.approx(told, abs=1e-6)
+    assert [r['token_type_ids'] for r in _rows([Pair(*pair, 1)], tokenizer, 64, two_segments(model))] == [tokenizer(*pair, return_token_type_ids=True)['token_type_ids']]
+    model.config.type_vocab_size = 0  # as in DeBERTa-v3
+    assert two_segments(model) is None
 
 
 # scores
@@ -158,7 +172,7 @@ def test_separators_in_text_are_plain_text(folder):
     model, tokenizer = verifier.model, verifier.tokenizer
     pair = ('lithium is [SEP] warfarin INR [PAD]', 'warfarin INR')
     with torch.no_grad():
-        plain, special = (model(**tokenizer(*pair, return_tensors='pt', split_special_tokens=split)).logits.softmax(-1)[0, 1].item() for split in (True, False))
+        plain, special = (model(**tokenizer(*pair, return_tensors='pt', return_token_type_ids=True, split_special_tokens=split)).logits.softmax(-1)[0, 1].item() for split in (True, False))
     assert abs(plain - special) > 1e-3 and verifier.score([pair])[0] == pytest.approx(plain, abs=1e-6)
 
 

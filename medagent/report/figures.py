@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'TERM_COLOURS', 'TERM_LABELS', 'STYLE', 'P', 'styled', 'smooth', 'reward_trajectories', 'arm_bars',
-           'ablation_plot', 'figure_svg']
+           'worlds_plot', 'ablation_plot', 'figure_svg']
 
 # %% ../../nbs/report/01_figures.ipynb #01c002x
 import io
@@ -117,6 +117,32 @@ def arm_bars(
 
 # %% ../../nbs/report/01_figures.ipynb #01c020x
 @styled
+def worlds_plot(
+    rows: dict[str, pd.DataFrame],  # world -> raw rows, see `report.tables`
+    facts: str = 'test',            # 'test' or 'rl'
+    decoding: str = 'greedy',       # 'greedy' or 'sampled'
+    *,
+    measures: Sequence[str] = ('fabrication', 'accuracy'),  # keys of MEASURES, one panel each
+    n: int = 10_000,                # resamples
+) -> Figure:                        # from 0, in the unit of the measure
+    "Measures of every arm in every world with 95 % intervals. Raises `MedAgentError` without worlds or when a cell is empty."
+    if not rows: raise MedAgentError('no world was given, so there is nothing to draw')
+    tables = {w: measure_table(r, facts, decoding, n=n) for w, r in rows.items()}
+    arms = arms_of(pd.concat(tables.values()))
+    fig, axes = _panels(len(measures), 1.3 + .55*len(rows))
+    for ax, name in zip(axes, measures):
+        for arm, marker, shift in zip(arms, 'so^DvPX', np.linspace(-.22, .22, len(arms))):
+            found = [t[(t.arm == arm) & (t.measure == name)].iloc[0] if (t.arm == arm).any() else None for t in tables.values()]
+            at = [(i + shift, f) for i, f in enumerate(found) if f is not None]
+            ax.errorbar([f.estimate for _, f in at], [y for y, _ in at], xerr=[[f.estimate - f.low for _, f in at], [f.high - f.estimate for _, f in at]],
+                        color=_colour(arm), marker=marker, ms=6, ls='', elinewidth=1.2, capsize=2, label=arm_label(arm))
+        ax.set(yticks=range(len(rows)), yticklabels=list(rows) if ax is axes[0] else [], xlabel=MEASURES[name].label, xlim=(0, None), ylim=(len(rows) - .5, -.5))
+        ax.grid(axis='x')
+    fig.legend(*axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=len(arms), frameon=False)
+    return fig
+
+# %% ../../nbs/report/01_figures.ipynb #01c025x
+@styled
 def ablation_plot(
     rows: pd.DataFrame,         # raw rows with the conditions normal, replaced, removed
     facts: str = 'test',        # 'test' or 'rl'
@@ -146,7 +172,7 @@ def _labels_beside(ax: Axes, x: float, heights: dict[str, float]) -> None:
         last = max(y, last + gap)
         ax.annotate(arm_label(arm), (x, last), color=_colour(arm), va='center', annotation_clip=False, fontsize='medium', fontweight='bold')
 
-# %% ../../nbs/report/01_figures.ipynb #01c023x
+# %% ../../nbs/report/01_figures.ipynb #01c028x
 def figure_svg(
     fig: Figure,    # any matplotlib figure
 ) -> str:           # one svg element, to stand inside HTML

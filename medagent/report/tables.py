@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'ARMS', 'CONDITIONS', 'PAIRS', 'MEASURES', 'arm_label', 'arms_of', 'cell', 'Measure', 'unit_of', 'interval',
-           'shown', 'measure_table', 'main_table', 'comparison_table', 'ablation_table', 'per_seed_table',
-           'outcome_table', 'as_text', 'to_markdown']
+           'shown', 'measure_table', 'main_table', 'cells_table', 'comparison_table', 'ablation_table',
+           'per_seed_table', 'outcome_table', 'as_text', 'to_markdown']
 
 # %% ../../nbs/report/00_tables.ipynb #00c002x
 import re
@@ -143,6 +143,19 @@ def main_table(
                          for arm in arms_of(mine) for of_arm in [mine[mine.arm == arm]]])
 
 # %% ../../nbs/report/00_tables.ipynb #00c018x
+def cells_table(
+    rows: pd.DataFrame,                     # raw rows
+    measure: str,                           # a key of MEASURES
+    cells: Sequence[tuple[str, str]],       # (facts, decoding), the columns
+    *,
+    n: int = 10_000,                        # resamples
+) -> pd.DataFrame:                          # text, one row an arm
+    "One measure of every arm in every cell."
+    m, of = MEASURES[measure], {c: cell(rows, *c) for c in cells}
+    return pd.DataFrame([{'arm': arm_label(a)} | {f'{facts} facts, {decoding}': shown(interval(part[part.arm == a], measure, n), m.scale, m.digits) for (facts, decoding), part in of.items()}
+                         for a in arms_of(rows) if all((part.arm == a).any() for part in of.values())])
+
+# %% ../../nbs/report/00_tables.ipynb #00c021x
 def _p(p: float) -> str:
     "A p-value as shown."
     return '–' if np.isnan(p) else '<0.001' if p < .001 else f'{p:.3f}'
@@ -174,7 +187,7 @@ def comparison_table(
     table.loc[known, 'p, Holm'] = holm(table.p[known].tolist())
     return table.assign(p=table.p.map(_p), **{'p, Holm': table['p, Holm'].map(_p)})[['comparison', 'measure', 'difference', 'p', 'p, Holm', unit]]
 
-# %% ../../nbs/report/00_tables.ipynb #00c025x
+# %% ../../nbs/report/00_tables.ipynb #00c028x
 def ablation_table(
     rows: pd.DataFrame,         # raw rows
     facts: str = 'test',        # 'test' or 'rl'
@@ -194,7 +207,7 @@ def ablation_table(
         found.append(line)
     return pd.DataFrame(found)
 
-# %% ../../nbs/report/00_tables.ipynb #00c029x
+# %% ../../nbs/report/00_tables.ipynb #00c032x
 def per_seed_table(
     rows: pd.DataFrame,         # raw rows
     facts: str = 'test',        # 'test' or 'rl'
@@ -225,7 +238,7 @@ def outcome_table(
                                                          cited: f'{100 * of_arm.uncited.sum() / of_arm.claims.sum():.1f}' if of_arm.claims.sum() else '–'})
     return pd.DataFrame(found)
 
-# %% ../../nbs/report/00_tables.ipynb #00c033x
+# %% ../../nbs/report/00_tables.ipynb #00c036x
 def as_text(
     df: pd.DataFrame,   # its index is not shown
 ) -> tuple[list[tuple[str, bool]], list[list[str]]]:    # (column, does it hold words?), and the cells line by line

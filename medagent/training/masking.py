@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..settings import MedAgentError
 from ..trajectory import Trajectory
 
-# %% ../../nbs/training/03_masking.ipynb #03c003x
+# %% ../../nbs/training/03_masking.ipynb #03c004x
 @dataclass(frozen=True)
 class Segment:
     "A stretch of a response written by one side."
@@ -36,7 +36,7 @@ def segments(
     if at < len(text): out.append(Segment(text[at:], True))
     return out
 
-# %% ../../nbs/training/03_masking.ipynb #03c004x
+# %% ../../nbs/training/03_masking.ipynb #03c006x
 def encode_row(
     tokenizer: PreTrainedTokenizerBase,
     prompt: str,  # context before the response, never trained

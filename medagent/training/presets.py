@@ -17,7 +17,7 @@ import yaml
 
 from ..settings import MedAgentError, load_settings
 
-# %% ../../nbs/training/00_presets.ipynb #00c003x
+# %% ../../nbs/training/00_presets.ipynb #00c004x
 @dataclass(frozen=True)
 class SFTPreset:
     "Supervised training (section 3.1 and appendix A)."
@@ -51,7 +51,7 @@ class GRPOPreset:
     save_every: int = 100  # steps between checkpoints
     bf16: bool = False
 
-# %% ../../nbs/training/00_presets.ipynb #00c004x
+# %% ../../nbs/training/00_presets.ipynb #00c006x
 T = TypeVar('T')
 
 
