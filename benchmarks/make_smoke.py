@@ -10,6 +10,8 @@ from medagent.starter.study import run_stage, setting, study_preset
 
 if __name__ == '__main__':
     s = setting(study_preset('smoke_start'), 0)
+    shutil.rmtree(s.folder)  # the vocabulary also comes from code, which no hash of the folder covers
+    s.folder.mkdir()
     for stage in ('base', 'verifier', 'sft'):
         print(stage, flush=True)
         run_stage(s, lambda label, work: None, stage)

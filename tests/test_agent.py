@@ -31,7 +31,7 @@ class Tools:
 
 @pytest.fixture(scope='module')
 def tok():
-    return build_tokenizer([*TURNS, '[Question] lithium? (A) INR (B) thyroid function\n', '\n[Observation #1] [No relevant information found] 0123456789 [#1] pubmed_search("x") ' + PASSAGE], ['thyroid function'])
+    return build_tokenizer([*TURNS, '[Action] lithium', '[Question] lithium? (A) INR (B) thyroid function\n', '\n[Observation #1] [No relevant information found] 0123456789 [#1] pubmed_search("x") ' + PASSAGE], ['thyroid function'])
 
 
 class Playback:
@@ -111,7 +111,22 @@ def test_a_call_ends_its_turn_wherever_the_parser_reads_one(tok, call, query):
     from medagent.agent.engines import closes_call
     from medagent.trajectory import parse
     text = f'[Think] x\n[Action] {call}'
-    assert parse(text).steps[-1].query == query and closes_call(text) and not any(closes_call(text[:n]) for n in range(len(text)))
+    assert parse(text).steps[-1].query == query and closes_call(text, 1) and not any(closes_call(text[:n], 1) for n in range(len(text)))
+    assert closes_call(text + '.', 2) and not closes_call(text + ' and then', 5)  # a token may close a call and go on
+
+
+def test_a_call_glued_to_an_observation_is_not_answered(tok):
+    "Read as a whole, such a call belongs to the observation; answering it would put an uncitable observation into the context."
+    t, = rollout(Playback(tok, [[TURNS[0], '[Action] guideline_search("lithium")', TURNS[2]]]), [ITEM], Tools())
+    assert '<unk>' not in t.text and t.n_calls == 1 and t.text.count('[Observation') == 1 and t.answer is None
+
+
+@pytest.mark.parametrize('first, held', [('kg_query', ()), ('guideline_search', (PASSAGE,))])
+@pytest.mark.parametrize('written', [' lithium thyroid function.', '\nlithium thyroid function.', '\n[No relevant information found]\nlithium'])
+def test_what_the_policy_writes_behind_an_observation_is_no_evidence(tok, first, held, written):
+    "Only the system writes observations: the passages that can be cited are those that the call brought."
+    t, = rollout(Playback(tok, [[f'[Think] I need evidence.\n[Action] {first}("lithium")', written + TURNS[2].replace('#2', '#1')]]), [ITEM], Tools())
+    assert t.observations == {1: held} and 'text-in-observation' in t.defects and t.answer == 'thyroid function'
 
 
 def test_an_observation_that_does_not_fit_is_left_out_whole(tok):

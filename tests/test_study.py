@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import yaml
 
 from medagent.reward.recipes import recipe
 from medagent.settings import MedAgentError, load_settings
-from medagent.starter.study import ARMS, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, starter_tokenizer, study_folder, study_preset
+from medagent.starter.study import ARMS, _finished, _tasks, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, starter_tokenizer, study_folder, study_preset
+from medagent.starter.judge import FactJudge
 from medagent.starter.lessons import verifier_pairs
 from medagent.starter.world import build_world, draw_items
 from medagent.training.grpo import train_grpo
@@ -101,14 +103,37 @@ def test_a_preset_that_is_no_preset_is_named(tmp_path, monkeypatch, text):
     with pytest.raises(MedAgentError, match='odd'): study_preset('odd')
 
 
+def test_every_world_of_the_conditions_study_is_a_world_of_its_own():
+    worlds = yaml.safe_load((load_settings().data_path/'worlds.yaml').read_text(encoding='utf-8'))
+    folders = {study_folder(study_preset('starter', **w['changes'])) for w in worlds.values()}
+    assert len(folders) == len(worlds) > 4 and study_folder(study_preset('starter')) in folders and all(w['about'] for w in worlds.values())
+
+
 def test_changed_facts_never_meet_old_results(tmp_path, monkeypatch):
     preset, here = study_preset('smoke'), study_folder(study_preset('smoke'))
     shutil.copytree(load_settings().data_path, tmp_path/'data')
     monkeypatch.setenv('MEDAGENT_DATA_PATH', str(tmp_path/'data'))
     assert study_folder(preset) == here
-    recipe_file = tmp_path/'data'/'recipes'/'medagent.yaml'
-    recipe_file.write_text(recipe_file.read_text() + '\n# changed\n')
-    assert study_folder(preset) != here
+    for name in ('starter/drugs.tsv', 'starter/phrases.yaml', 'abbreviations.txt', 'starter/smoke/policy/model.safetensors'):
+        file = tmp_path/'data'/name
+        before = file.read_bytes()
+        file.write_bytes(before + b'\n')
+        assert study_folder(preset) != here, name
+        file.write_bytes(before)
+    (tmp_path/'data'/'recipes'/'mine.yaml').write_text('about: another\n')  # what the study does not read does not matter
+    (tmp_path/'data'/'starter'/'drugs.tsv~').write_text('left by an editor')
+    assert study_folder(preset) == here
+
+
+def test_a_changed_recipe_repeats_its_own_arm_only(smoke, tmp_path, monkeypatch):
+    folder = study_folder(smoke)/'seed0'
+    assert all(_finished(folder, *t[1:]) for t in _tasks([0], ARMS, False))
+    shutil.copytree(load_settings().data_path, tmp_path/'data')
+    monkeypatch.setenv('MEDAGENT_DATA_PATH', str(tmp_path/'data'))
+    file = tmp_path/'data'/'recipes'/'medagent.yaml'
+    file.write_text(file.read_text().replace('tau: 0.7', 'tau: 0.6'))
+    assert recipe('medagent').tau == 0.6
+    assert [t[1:] for t in _tasks([0], ARMS, False) if not _finished(folder, *t[1:])] == [('grpo', 'medagent'), ('evaluate', 'medagent')]
 
 
 def test_a_term_is_the_same_token_wherever_it_stands():
@@ -127,8 +152,13 @@ def test_the_verifier_learns_from_hedged_sentences_with_one_word_changed():
     "The pairs hold the near misses that RL would otherwise find first."
     world = build_world(study_preset('smoke').world, 0)
     pairs = [p for p in verifier_pairs(world, 3000) if p.kind == 'restated otherwise']
-    differing = [sum(a != b for a, b in zip(p.premise.split(), p.hypothesis.split())) + abs(len(p.premise.split()) - len(p.hypothesis.split())) for p in pairs]
-    assert len(pairs) > 100 and all(p.label == 0 for p in pairs) and min(differing) > 0
+    judge = FactJudge(world)
+    assert len(pairs) > 100 and not any(p.label or judge.supports(p.hypothesis, [p.premise]) for p in pairs)
+    read = [(judge.read(p.premise), judge.read(p.hypothesis)) for p in pairs]
+    changed = [{name for name in ('subject', 'attribute', 'value', 'kind') if getattr(a, name) != getattr(b, name)} for a, b in read if a and b]
+    assert {frozenset(c) for c in changed} == {frozenset({'subject'}), frozenset({'attribute'}), frozenset({'value'})}
+    years = [[w for w in t.split() if w.endswith('0s')] for p in pairs for t in (p.premise, p.hypothesis)]
+    assert years[::2] == years[1::2] and any(years)
 
 
 def test_unknown_preset_keys_are_errors():

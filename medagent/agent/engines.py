@@ -37,10 +37,10 @@ _FORGED = re.compile(r'\[Observation')
 
 def closes_call(
     text: str,  # a turn so far
+    last: int,  # how many characters its last token has
 ) -> bool:
-    "Does the text end with a call that the parser reads? There is one grammar of calls, the parser's."
-    steps = parse(text).steps
-    return bool(steps) and steps[-1].tool is not None and steps[-1].end == len(text.rstrip())
+    "Does a call that the parser reads end within the last token? There is one grammar of calls, the parser's."
+    return any(s.tool is not None and s.end > len(text) - last for s in parse(text).steps)
 
 
 class TurnEnd:
@@ -59,7 +59,7 @@ class TurnEnd:
         last = ids[-1]
         if last == self.eos: return 'eos'
         text = self.piece(last)
-        if ')' in text and closes_call(self.tokenizer.decode(ids)): return 'call'
+        if ')' in text and closes_call(self.tokenizer.decode(ids), len(text)): return 'call'
         if ('Observation' in text or 'ation' in text or '#' in text) and _FORGED.search(self.tokenizer.decode(ids)): return 'forged'
         return None
 

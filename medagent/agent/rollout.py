@@ -76,10 +76,10 @@ def _close_turn(row: Row, turn: Turn, tokenizer: PreTrainedTokenizerBase, budget
         return None
     row.policy(turn.ids, turn.logprobs)
     if turn.finish == 'call':
-        step = parse(tokenizer.decode(turn.ids)).steps[-1]
-        if step.tool is None: raise MedAgentError(f'{type(turn).__name__} of {row.item.id}: the engine ended a turn as a call, but its text ends with none: {tokenizer.decode(turn.ids)[-120:]!r}')
-        if len(row.calls) < budget.calls: return step.tool, step.query
-        row.stop = StopReason.CALLS
+        step = next((s for s in reversed(parse(tokenizer.decode(row.ids)).steps) if s.kind != 'text'), None)
+        if step is None or step.tool is None: row.stop = StopReason.NO_ANSWER  # no call in the whole text, such as one that does not begin a line of its own
+        elif len(row.calls) < budget.calls: return step.tool, step.query
+        else: row.stop = StopReason.CALLS
     elif turn.finish == 'eos': row.stop = StopReason.NO_ANSWER  # refined when the text is parsed
     else: row.stop = StopReason.TOKENS
     return None
@@ -94,11 +94,22 @@ def observation_text(
     return ('' if before.endswith('\n') else '\n') + render_observation(number, passages)
 
 
+def _as_retrieved(t: Trajectory, calls: Sequence[Call]) -> None:
+    "Let every observation hold what its call brought: text that the policy wrote behind an observation without a tag of its own is no passage."
+    for k, s in enumerate(t.steps):
+        if s.kind != 'observation' or s.forged or not s.number or s.number > len(calls): continue
+        brought = parse('[Action] x("y")\n' + render_observation(1, calls[s.number - 1].passages)).observations[1]
+        if s.passages != brought:
+            t.steps[k] = replace(s, passages=brought)
+            if 'text-in-observation' not in t.defects: t.defects.append('text-in-observation')
+
+
 def _finish(row: Row, tokenizer: PreTrainedTokenizerBase) -> Trajectory:
     "Decode, parse and label a finished row."
     body = row.ids[:row.shown]
     if body and body[-1] == tokenizer.eos_token_id: body = body[:-1]
     t = parse(tokenizer.decode(body), id=row.item.id, question=row.item.question)
+    _as_retrieved(t, row.calls)
     stop = t.stop if row.stop is StopReason.NO_ANSWER else row.stop
     return replace(t, calls=row.calls, stop=stop, prompt_ids=row.prompt_ids, ids=row.ids, mask=row.mask, logprobs=row.logprobs, meta=dict(forged=row.forged))
 

@@ -169,7 +169,7 @@ def comparison_table(
     measures: Sequence[str] = ('accuracy', 'fabrication', 'ec_f1', 'asked'),  # keys of MEASURES
     n: int = 10_000,            # resamples
 ) -> pd.DataFrame:              # text, one row a pair and measure; pairs with an arm that has no rows are left out
-    "Differences between arms by a bootstrap paired by question and clustered by seed."
+    "Differences between arms by a bootstrap paired by seed and unit (`unit_of`); the last column counts the pairs."
     mine, found = cell(rows, facts, decoding), []
     unit = 'paired facts' if unit_of(mine) == 'fact' else 'paired questions'
     for a, b in pairs:

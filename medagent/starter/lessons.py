@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..agent.prompts import Prompt
 from .facts import Fact
 from .world import MODALITIES, Statement, World, make_item, restate, say
+from ..settings import MedAgentError
 from ..training.masking import Segment, encode_row
 from ..trajectory import render_observation
 from ..verifier.finetune import Pair
@@ -98,6 +99,7 @@ def verifier_pairs(world: World, n: int, seed: int = 0) -> list[Pair]:
     rng = random.Random(f'pairs-{world.seed}-{seed}')
     count = Counter(f.subject for f in world.facts)
     several = [f for f in world.facts if count[f.subject] > 1]  # their subject has another attribute to confuse them with
+    if not several: raise MedAgentError('No subject of this world has two facts, so pairs that confuse attributes cannot be made; take more drugs or conditions.')
     return [_pair(world, kind, rng.choice(several if kind in ('attribute', 'restated otherwise', 'misplaced value') else world.facts), rng) for kind in rng.choices(list(KINDS), list(KINDS.values()), k=n)]
 
 
@@ -114,14 +116,16 @@ def _pair(world: World, kind: str, f: Fact, rng: random.Random) -> Pair:
     elif kind in ('restated', 'restated otherwise'):
         k = rng.choice(('negated', 'restricted', 'older', 'vague'))
         how = 'pubmed' if k == 'older' else text
-        premise = tell(near(k), how)
+        year = rng.random()
+        told = lambda s: say(s, how, world.phrases, random.Random(year))  # an older report keeps its year
+        premise = told(near(k))
         if kind == 'restated': return Pair(premise, premise, 1, kind)
         changed = rng.choice(('subject', 'attribute') + (('value',) if k != 'vague' else ()))  # one word of the hedged sentence differs
         if changed == 'value': g = Statement(*f.key, other(world.values[f.attribute], value), k)
         else:
             h = rng.choice([h for h in world.facts if h.key != f.key and (h.attribute == f.attribute if changed == 'subject' else h.subject == f.subject)])
-            g = Statement(*h.key, near(k).value, k) if changed == 'subject' else Statement(*h.key, None if k == 'vague' else rng.choice(world.values[h.attribute]), k)
-        return Pair(premise, tell(g, how), 0, kind)
+            g = Statement(*h.key, near(k).value, k)
+        return Pair(premise, told(g), 0, kind)
     elif kind == 'misplaced value':  # what the passage says of one attribute, claimed of another
         g = rng.choice([g for g in world.facts if g.subject == f.subject and g.attribute != f.attribute])
         return Pair(tell(st, m), tell(Statement(*g.key, value, 'plain'), 'claim'), 0, kind)

@@ -18,6 +18,14 @@ import yaml
 from ..settings import MedAgentError, load_settings
 
 # %% ../../nbs/training/00_presets.ipynb #00c004x
+def _positive(preset: object, *names: str, **least: float) -> None:
+    "Raise `MedAgentError` unless these values are above zero, or at least what is asked."
+    for name in (*names, *least):
+        value = getattr(preset, name)
+        if value < least[name] if name in least else value <= 0:
+            raise MedAgentError(f'{type(preset).__name__}: {name} = {value} is too small' + (f', at least {least[name]} is needed.' if name in least else ', it must be above zero.'))
+
+
 @dataclass(frozen=True)
 class SFTPreset:
     "Supervised training (section 3.1 and appendix A)."
@@ -25,12 +33,14 @@ class SFTPreset:
     epochs: float = 2.0
     lr: float = 2e-5  # peak, cosine decay
     warmup: int = 0  # steps
-    batch: int = 64  # rows per optimizer step on one process
+    batch: int = 64  # rows per optimizer step on one process; several processes multiply it
     max_length: int = 4096  # tokens
     weight_decay: float = 0.0
     beta2: float = 0.999
-    micro_batch: int = 0  # rows per forward pass, grouped by length within a step; 0 means all of a step
+    micro_batch: int = 0  # rows per forward pass on average, grouped by length within a step; 0 means all of a step
     bf16: bool = False  # on a GPU: bfloat16 autocast
+
+    def __post_init__(self) -> None: _positive(self, 'epochs', 'lr', 'batch', 'max_length')
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class GRPOPreset:
     beta2: float = 0.99
     save_every: int = 100  # steps between checkpoints
     bf16: bool = False
+
+    def __post_init__(self) -> None: _positive(self, 'steps', 'prompts', 'temperature', 'epsilon', 'max_tokens', 'turn_tokens', 'max_calls', 'save_every', group=2)
 
 # %% ../../nbs/training/00_presets.ipynb #00c006x
 T = TypeVar('T')
@@ -73,7 +85,7 @@ def from_mapping(
     known = [f.name for f in fields(cls)]
     for key in values or {}:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
+            near = difflib.get_close_matches(str(key), known, 1)
             raise MedAgentError(f'{where}: unknown key {key!r}' + (f', did you mean {near[0]!r}?' if near else f'; known: {", ".join(known)}.'))
     hints = get_type_hints(cls)
     for key, value in (values or {}).items():

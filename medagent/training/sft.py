@@ -6,6 +6,8 @@
 __all__ = ['StepProgress', 'save_policy', 'train_sft']
 
 # %% ../../nbs/training/04_sft.ipynb #04c002x
+import os
+import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,7 +64,8 @@ def train_sft(
     for i, r in enumerate(rows):
         if all(x == -100 for x in r['labels']): raise MedAgentError(f'Training row {i} has no token to train on.')
         if len(r['input_ids']) > preset.max_length: raise MedAgentError(f'Training row {i} has {len(r["input_ids"])} tokens, more than max_length = {preset.max_length}.')
-    total = preset.steps or -(-len(rows)*preset.epochs//preset.batch)
+    rows = random.Random(seed).sample(list(rows), len(rows))  # the sampler's own order has a fixed seed
+    total = preset.steps or -(-len(rows)*preset.epochs//(preset.batch*int(os.environ.get('WORLD_SIZE', 1))))
     micro = preset.micro_batch or preset.batch
     if preset.batch % micro: raise MedAgentError(f'micro_batch = {micro} does not divide the batch of {preset.batch} rows.')
     cpu = not torch.cuda.is_available()
@@ -70,7 +73,7 @@ def train_sft(
         weight_decay=preset.weight_decay, adam_beta2=preset.beta2, max_grad_norm=1.0, bf16=preset.bf16 and not cpu, use_cpu=cpu, train_sampling_strategy='batch_rebalance', save_strategy='no', report_to=[], disable_tqdm=True,
         logging_steps=max(1, int(total)//10), seed=seed, data_seed=seed, dataloader_pin_memory=False)
     collate = DataCollatorForSeq2Seq(tokenizer, padding=True, label_pad_token_id=-100)
-    trainer = Trainer(model, args, train_dataset=Dataset.from_list(list(rows)), data_collator=collate, processing_class=tokenizer, callbacks=[StepProgress(progress)] if progress else [])
+    trainer = Trainer(model, args, train_dataset=Dataset.from_list(rows), data_collator=collate, processing_class=tokenizer, callbacks=[StepProgress(progress)] if progress else [])
     trainer.pop_callback(PrinterCallback)
     model.config.use_cache = False
     trainer.train()
