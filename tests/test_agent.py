@@ -108,11 +108,13 @@ def test_every_budget_ends_with_its_own_reason(tok, budget, stop):
 @pytest.mark.parametrize('call, query', [('kg_query("lithium" )', 'lithium'), ('kg_query( "lithium")', 'lithium'), ('kg_query ("a \\"b\\"")', 'a "b"')])
 def test_a_call_ends_its_turn_wherever_the_parser_reads_one(tok, call, query):
     "Engine and parser have one grammar: a call with inner spaces is searched, not written past."
-    from medagent.agent.engines import closes_call
+    from medagent.agent.engines import TurnEnd, holds_call
     from medagent.trajectory import parse
     text = f'[Think] x\n[Action] {call}'
-    assert parse(text).steps[-1].query == query and closes_call(text, 1) and not any(closes_call(text[:n], 1) for n in range(len(text)))
-    assert closes_call(text + '.', 2) and not closes_call(text + ' and then', 5)  # a token may close a call and go on
+    assert parse(text).steps[-1].query == query and holds_call(text) and not any(holds_call(text[:n]) for n in range(len(text)))
+    assert holds_call(text + '.')  # a token may close a call and go on
+    ids = tok.encode(TURNS[0])
+    assert [TurnEnd(tok)(ids[:n]) for n in range(1, len(ids) + 1)] == [None]*(len(ids) - 1) + ['call']
 
 
 def test_a_call_glued_to_an_observation_is_not_answered(tok):
@@ -127,6 +129,8 @@ def test_what_the_policy_writes_behind_an_observation_is_no_evidence(tok, first,
     "Only the system writes observations: the passages that can be cited are those that the call brought."
     t, = rollout(Playback(tok, [[f'[Think] I need evidence.\n[Action] {first}("lithium")', written + TURNS[2].replace('#2', '#1')]]), [ITEM], Tools())
     assert t.observations == {1: held} and 'text-in-observation' in t.defects and t.answer == 'thyroid function'
+    assert all(t.text[s.start:s.end].rstrip().endswith(s.text) for s in t.steps if s.kind in ('observation', 'text'))
+    assert ''.join(p.text for p in segments(t) if not p.policy) == tok.decode([i for i, m in zip(t.ids, t.mask) if not m])  # the mask and the text agree
 
 
 def test_an_observation_that_does_not_fit_is_left_out_whole(tok):

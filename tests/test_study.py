@@ -125,6 +125,30 @@ def test_changed_facts_never_meet_old_results(tmp_path, monkeypatch):
     assert study_folder(preset) == here
 
 
+def test_what_was_made_from_a_repeated_stage_is_repeated_too(smoke, monkeypatch):
+    folder = study_folder(smoke)/'seed0'
+    class Pool:
+        def __init__(self, *args, **kwargs): raise KeyboardInterrupt
+    kept = {f: f.read_text() for f in (folder/'stages').glob('*.json')}
+    monkeypatch.setattr('medagent.starter.study.ProcessPoolExecutor', Pool)
+    (folder/'medagent'/'policy').rename(folder/'away')
+    try:
+        with pytest.raises(KeyboardInterrupt): run_study(smoke, [0])
+        assert {f.stem for f in kept} - {f.stem for f in (folder/'stages').glob('*.json')} == {'grpo-medagent', 'evaluate-medagent'}
+    finally:
+        (folder/'away').rename(folder/'medagent'/'policy')
+        for f, text in kept.items(): f.write_text(text)
+
+
+@pytest.mark.parametrize('arm', ['verifier', 'stages', '../sft'])
+def test_an_arm_cannot_take_the_folder_of_a_stage(smoke, tmp_path, monkeypatch, arm):
+    shutil.copytree(load_settings().data_path, tmp_path/'data')
+    monkeypatch.setenv('MEDAGENT_DATA_PATH', str(tmp_path/'data'))
+    if '/' not in arm: shutil.copy(tmp_path/'data'/'recipes'/'medagent.yaml', tmp_path/'data'/'recipes'/f'{arm}.yaml')
+    with pytest.raises(MedAgentError): run_study(smoke, [0], arms=('sft', arm))
+    assert (study_folder(smoke)/'seed0'/'verifier').is_dir()
+
+
 def test_a_changed_recipe_repeats_its_own_arm_only(smoke, tmp_path, monkeypatch):
     folder = study_folder(smoke)/'seed0'
     assert all(_finished(folder, *t[1:]) for t in _tasks([0], ARMS, False))

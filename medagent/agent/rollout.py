@@ -18,7 +18,7 @@ from .prompts import Prompt
 from ..evaluation.benchmarks import Item
 from ..retrieval.tools import Toolbox
 from ..settings import MedAgentError
-from ..trajectory import Call, StopReason, Trajectory, parse, render_observation
+from ..trajectory import Call, Step, StopReason, Trajectory, parse, render_observation
 
 # %% ../../nbs/agent/02_rollout.ipynb #02c004x
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Row:
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)  # each observation as the policy saw it, decoded from its ids
     fed: list[int] = field(default_factory=list)  # context ids the engine has not seen yet
     stop: StopReason|None = None
     forged: int = 0  # observation headers the policy wrote
@@ -94,14 +95,20 @@ def observation_text(
     return ('' if before.endswith('\n') else '\n') + render_observation(number, passages)
 
 
-def _as_retrieved(t: Trajectory, calls: Sequence[Call]) -> None:
-    "Let every observation hold what its call brought: text that the policy wrote behind an observation without a tag of its own is no passage."
-    for k, s in enumerate(t.steps):
-        if s.kind != 'observation' or s.forged or not s.number or s.number > len(calls): continue
-        brought = parse('[Action] x("y")\n' + render_observation(1, calls[s.number - 1].passages)).observations[1]
-        if s.passages != brought:
-            t.steps[k] = replace(s, passages=brought)
-            if 'text-in-observation' not in t.defects: t.defects.append('text-in-observation')
+def _as_retrieved(t: Trajectory, written: Sequence[str]) -> None:
+    "Let every observation end where the system's text ended: what the policy wrote behind it without a tag of its own becomes a step of its own and is no passage."
+    steps: list[Step] = []
+    for s in t.steps:
+        steps.append(s)
+        if s.kind != 'observation' or s.forged or not s.number or s.number > len(written): continue
+        own = written[s.number - 1].strip()
+        end = s.start + len(own)
+        if not (rest := t.text[end:s.end]).strip(): continue
+        at = s.end - len(rest.lstrip())
+        steps[-1] = replace(s, text=own.partition(']')[2].strip(), end=end, passages=parse(f'[Action] x("y")\n{own}').observations[s.number])
+        steps.append(Step('text', rest.strip(), at, at + len(rest.strip())))
+        if 'text-in-observation' not in t.defects: t.defects.append('text-in-observation')
+    t.steps = steps
 
 
 def _finish(row: Row, tokenizer: PreTrainedTokenizerBase) -> Trajectory:
@@ -109,7 +116,7 @@ def _finish(row: Row, tokenizer: PreTrainedTokenizerBase) -> Trajectory:
     body = row.ids[:row.shown]
     if body and body[-1] == tokenizer.eos_token_id: body = body[:-1]
     t = parse(tokenizer.decode(body), id=row.item.id, question=row.item.question)
-    _as_retrieved(t, row.calls)
+    _as_retrieved(t, row.written)
     stop = t.stop if row.stop is StopReason.NO_ANSWER else row.stop
     return replace(t, calls=row.calls, stop=stop, prompt_ids=row.prompt_ids, ids=row.ids, mask=row.mask, logprobs=row.logprobs, meta=dict(forged=row.forged))
 
@@ -147,6 +154,7 @@ def rollout(
                 ids = tok.encode(observation_text(len(row.calls) + 1, call.passages, tok.decode(row.ids[-1:])), add_special_tokens=False)
                 if len(row.ids) + len(ids) >= budget.tokens: row.stop = StopReason.TOKENS; continue
                 row.calls.append(call)
+                row.written.append(tok.decode(ids))
                 row.system(ids)
             if time.monotonic() > deadline:
                 for row in rows: row.stop = row.stop or StopReason.SECONDS

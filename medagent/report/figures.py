@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import cycle
 from typing import ParamSpec
 
 import matplotlib as mpl
@@ -131,7 +132,7 @@ def worlds_plot(
     arms = arms_of(pd.concat(tables.values()))
     fig, axes = _panels(len(measures), 1.3 + .55*len(rows))
     for ax, name in zip(axes, measures):
-        for arm, marker, shift in zip(arms, 'so^DvPX', np.linspace(-.22, .22, len(arms))):
+        for arm, marker, shift in zip(arms, cycle('so^DvPX'), np.linspace(-.22, .22, len(arms))):
             found = [t[(t.arm == arm) & (t.measure == name)].iloc[0] if (t.arm == arm).any() else None for t in tables.values()]
             at = [(i + shift, f) for i, f in enumerate(found) if f is not None]
             ax.errorbar([f.estimate for _, f in at], [y for y, _ in at], xerr=[[f.estimate - f.low for _, f in at], [f.high - f.estimate for _, f in at]],

@@ -83,8 +83,8 @@ class VerifierSize:
     batch: int = 64
 
     def __post_init__(self) -> None:
+        if min(self.layers, self.heads, self.mlp, self.pairs, self.steps, self.batch) < 1 or self.lr <= 0: raise MedAgentError('VerifierSize: layers, heads, mlp, pairs, steps, batch and lr must be above zero.')
         if self.hidden % self.heads or self.hidden//self.heads < 8: raise MedAgentError(f'VerifierSize: hidden = {self.hidden} must be a multiple of heads = {self.heads}, with at least 8 dimensions a head.')
-        if min(self.layers, self.mlp, self.pairs, self.steps, self.batch) < 1 or self.lr <= 0: raise MedAgentError('VerifierSize: layers, mlp, pairs, steps, batch and lr must be above zero.')
 
 
 @dataclass(frozen=True)
@@ -263,9 +263,9 @@ def stage_grpo(s: Setting, report: Report, arm: str) -> None:
     "One RL arm: the recipe named `arm`, from the SFT policy."
     out = s.folder/arm
     seed_everything(3000 + s.seed)
-    used = out/'recipe_hash.txt'
-    if out.exists() and (not used.exists() or used.read_text() != _recipe_hash(arm)): shutil.rmtree(out)  # checkpoints of another reward
-    write_atomic(used, _recipe_hash(arm))
+    used, origin = out/'origin.txt', f'{_recipe_hash(arm)} {file_hash(s.folder/"sft"/"model.safetensors")}'
+    if out.exists() and (not used.exists() or used.read_text() != origin): shutil.rmtree(out)  # checkpoints of another reward or start
+    write_atomic(used, origin)
     items = draw_items(s.world, 'rl', s.preset.grpo.steps*s.preset.grpo.prompts, seed=s.seed)
     log = train_grpo(s.folder/'sft', items, s.toolbox, recipe(arm), Verifier.from_folder(s.folder/'verifier'), out, s.preset.grpo, seed=s.seed, progress=_progress(report, f'GRPO {arm}', COST['grpo']))
     write_atomic(out/'rewards.csv', log.assign(arm=arm, seed=s.seed).to_csv(index=False))
@@ -305,8 +305,8 @@ COST = dict(pretrain=0.18, verifier=0.14, sft=0.33, grpo=3.5, evaluate=60.0)
 ARMS = ('sft', 'outcome_only', 'medagent')
 
 
-MADE = dict(base=('base/config.json',), verifier=('verifier/config.json', 'verifier/errors.csv'), sft=('sft/config.json', 'sft/funnel.csv'),
-    grpo=('{arm}/policy/config.json', '{arm}/rewards.csv'), evaluate=('evaluation/{arm}/rows.csv', 'evaluation/{arm}/trajectories.jsonl.gz'))  # what each stage leaves
+MADE = dict(base=('base/model.safetensors',), verifier=('verifier/model.safetensors', 'verifier/errors.csv'), sft=('sft/model.safetensors', 'sft/funnel.csv'),
+    grpo=('{arm}/policy/model.safetensors', '{arm}/rewards.csv'), evaluate=('evaluation/{arm}/rows.csv', 'evaluation/{arm}/trajectories.jsonl.gz'))  # what each stage leaves
 
 
 def _record(folder: Path, name: str, arm: str|None) -> Path: return folder/'stages'/f'{name}{"-" + arm if arm else ""}.json'
@@ -314,13 +314,14 @@ def _record(folder: Path, name: str, arm: str|None) -> Path: return folder/'stag
 
 def _recipe_hash(arm: str|None) -> str|None:
     "Identifies the reward an arm is trained with; None for stages without one."
-    return text_hash(json.dumps(asdict(recipe(arm)), default=list, sort_keys=True)) if arm not in (None, 'sft') else None
+    if arm in (None, 'sft'): return None
+    return text_hash(json.dumps({k: v for k, v in asdict(recipe(arm)).items() if k not in ('name', 'about')}, default=list, sort_keys=True))
 
 
 def _finished(folder: Path, name: str, arm: str|None) -> bool:
     "Has the stage its record, with the arm's present recipe, and is everything it made still there?"
     record = _record(folder, name, arm)
-    return record.exists() and json.loads(record.read_text())['recipe'] == _recipe_hash(arm) and all((folder/f.format(arm=arm)).exists() for f in MADE[name])
+    return record.exists() and json.loads(record.read_text()).get('recipe', '') == _recipe_hash(arm) and all((folder/f.format(arm=arm)).exists() for f in MADE[name])
 
 
 def run_stage(
@@ -332,10 +333,10 @@ def run_stage(
 ) -> None:
     "Run one stage unless it is finished, then write its record."
     if _finished(s.folder, name, arm): return
-    began, code = time.monotonic(), code or code_revision()
+    began, code, reward = time.monotonic(), code or code_revision(), _recipe_hash(arm)
     stage = dict(base=stage_base, verifier=stage_verifier, sft=stage_sft, grpo=stage_grpo, evaluate=stage_evaluate)[name]
     stage(s, report, **({'arm': arm} if arm else {}))
-    write_atomic(_record(s.folder, name, arm), json.dumps(dict(stage=name, arm=arm, recipe=_recipe_hash(arm), code=code, seconds=round(time.monotonic() - began))))
+    write_atomic(_record(s.folder, name, arm), json.dumps(dict(stage=name, arm=arm, recipe=reward, code=code, seconds=round(time.monotonic() - began))))
 
 
 def _task(preset: StudyPreset, seed: int, name: str, arm: str|None, code: str, reports: 'mp.Queue') -> None:
@@ -372,12 +373,15 @@ def run_study(
     "Run what is missing of the study, with a progress bar over all of it. Finished stages are kept; an interrupted RL arm goes on from its last checkpoint, another interrupted stage starts again."
     for arm in arms:
         if arm != 'sft': recipe(arm)  # an unknown recipe is reported before anything runs
+        if arm in ('base', 'verifier', 'evaluation', 'stages') or Path(arm).name != arm: raise MedAgentError(f'{arm!r} cannot name an arm of the study: give the name of a file in data/recipes that is no name of a stage.')
     if preset.data.start:
         for seed in seeds: start_from(preset, starter_tokenizer(build_world(preset.world, seed)), 'verifier')  # so are weights of another world
     need = _tasks(seeds, arms, preset.data.min_faith is not None)
     folder = study_folder(preset)
     todo = {t for t in need if not _finished(folder/f'seed{t[0]}', *t[1:])}
+    while more := {t for t in need if t not in todo and any(n in todo for n in need[t])}: todo |= more  # what was made from a stage that is repeated
     if not todo: return folder
+    for t in todo: _record(folder/f'seed{t[0]}', *t[1:]).unlink(missing_ok=True)
     workers, code = min(load_settings().threads, len(todo)), code_revision()  # workers run the code of now, whatever is committed meanwhile
     context = mp.get_context('spawn')
     os.environ.setdefault('TRL_EXPERIMENTAL_SILENCE', '1')

@@ -65,7 +65,8 @@ def train_sft(
         if all(x == -100 for x in r['labels']): raise MedAgentError(f'Training row {i} has no token to train on.')
         if len(r['input_ids']) > preset.max_length: raise MedAgentError(f'Training row {i} has {len(r["input_ids"])} tokens, more than max_length = {preset.max_length}.')
     rows = random.Random(seed).sample(list(rows), len(rows))  # the sampler's own order has a fixed seed
-    total = preset.steps or -(-len(rows)*preset.epochs//(preset.batch*int(os.environ.get('WORLD_SIZE', 1))))
+    processes = int(os.environ.get('WORLD_SIZE') or 0) or max(1, torch.cuda.device_count())  # without a launcher, Trainer splits over all GPUs of the machine
+    total = preset.steps or -(-len(rows)*preset.epochs//(preset.batch*processes))
     micro = preset.micro_batch or preset.batch
     if preset.batch % micro: raise MedAgentError(f'micro_batch = {micro} does not divide the batch of {preset.batch} rows.')
     cpu = not torch.cuda.is_available()
