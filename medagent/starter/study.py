@@ -77,8 +77,8 @@ class VerifierSize:
     layers: int = 2
     heads: int = 4
     mlp: int = 256
-    pairs: int = 12000  # seen several times: repetition teaches matching faster than fresh pairs do
-    steps: int = 1500
+    pairs: int = 24000
+    steps: int = 450
     lr: float = 1e-3
     batch: int = 64
 
@@ -86,7 +86,7 @@ class VerifierSize:
         if min(self.layers, self.heads, self.mlp, self.pairs, self.steps, self.batch) < 1 or self.lr <= 0: raise MedAgentError('VerifierSize: layers, heads, mlp, pairs, steps, batch and lr must be above zero.')
         if self.hidden % self.heads or self.hidden//self.heads < 8: raise MedAgentError(f'VerifierSize: hidden = {self.hidden} must be a multiple of heads = {self.heads}, with at least 8 dimensions a head.')
 
-
+# %% ../../nbs/starter/06_study.ipynb #06c006x
 @dataclass(frozen=True)
 class DataSizes:
     "How many rows of what."
@@ -108,7 +108,7 @@ class EvalSizes:
     questions: int = 600  # per fact set and decoding
     temperature: float = 0.8  # of the sampled decoding
 
-
+# %% ../../nbs/starter/06_study.ipynb #06c008x
 @dataclass(frozen=True)
 class StudyPreset:
     "Everything a run of the study depends on, besides seed and arms."
@@ -140,7 +140,7 @@ def study_preset(
     given = {s: d.get(s) or {} for s in SECTIONS}
     return StudyPreset(name, **{s: from_mapping(cls, given[s] | changes.get(s, {}) if isinstance(given[s], dict) else given[s], f'preset {name}, section {s}') for s, cls in SECTIONS.items()})
 
-# %% ../../nbs/starter/06_study.ipynb #06c006x
+# %% ../../nbs/starter/06_study.ipynb #06c010x
 Report = Callable[[str, float], None]  # label of the stage, seconds-like units of work done since the last report
 
 
@@ -184,7 +184,7 @@ def load_policy(folder: str|Path) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     except Exception as e:  # transformers, safetensors and json each raise their own kinds for a damaged file
         raise MedAgentError(f'{folder}: no policy can be loaded from this folder ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else "no message"}). If a study made it, delete it and run again: the stage that makes it is then repeated. If it came with the repository, restore it.') from e
 
-# %% ../../nbs/starter/06_study.ipynb #06c008x
+# %% ../../nbs/starter/06_study.ipynb #06c012x
 def _progress(report: Report, label: str, per_step: float) -> Callable[[int], None]:
     "A step callback that reports the work since the last step."
     last = 0
@@ -234,7 +234,7 @@ def stage_verifier(s: Setting, report: Report) -> None:
     unseen = [p for p in verifier_pairs(s.world, 4000, seed=s.seed + 10_000) if (p.premise, p.hypothesis) not in seen]
     write_atomic(out/'errors.csv', error_rates(Verifier.from_folder(out), unseen).to_csv(index=False))
 
-# %% ../../nbs/starter/06_study.ipynb #06c010x
+# %% ../../nbs/starter/06_study.ipynb #06c014x
 def sft_rows(s: Setting, tokenizer: PreTrainedTokenizerBase, mask_observations: bool = True) -> tuple[list[dict[str, list[int]]], pd.DataFrame, list[Trajectory]]:
     "The rows of the cold start, the filter's funnel and the teacher trajectories: lessons over SFT facts, shadow lessons, rehearsal."
     p, prompt = s.preset, Prompt()
@@ -258,7 +258,7 @@ def stage_sft(s: Setting, report: Report) -> None:
     shutil.rmtree(s.folder/'tmp-sft', ignore_errors=True)
     write_atomic(out/'funnel.csv', funnel.to_csv(index=False))
 
-# %% ../../nbs/starter/06_study.ipynb #06c012x
+# %% ../../nbs/starter/06_study.ipynb #06c016x
 def stage_grpo(s: Setting, report: Report, arm: str) -> None:
     "One RL arm: the recipe named `arm`, from the SFT policy."
     out = s.folder/arm
@@ -276,7 +276,7 @@ def policy_folder(s: Setting, arm: str) -> Path:
     "Where an arm's policy is."
     return s.folder/'sft' if arm == 'sft' else s.folder/arm/'policy'
 
-# %% ../../nbs/starter/06_study.ipynb #06c014x
+# %% ../../nbs/starter/06_study.ipynb #06c018x
 def stage_evaluate(s: Setting, report: Report, arm: str) -> None:
     "Raw rows of one arm, one for each trajectory, with the fact each question asks about, and the greedy held-out trajectories themselves."
     out, e = s.folder/'evaluation'/arm, s.preset.evaluate
@@ -300,11 +300,11 @@ def stage_evaluate(s: Setting, report: Report, arm: str) -> None:
     rows = pd.concat(frames, ignore_index=True).assign(arm=arm, seed=s.seed, fact=lambda d: d.id.map(about))
     write_atomic(out/'rows.csv', rows.to_csv(index=False))
 
-# %% ../../nbs/starter/06_study.ipynb #06c016x
+# %% ../../nbs/starter/06_study.ipynb #06c020x
 COST = dict(pretrain=0.18, verifier=0.14, sft=0.33, grpo=3.5, evaluate=60.0)
 ARMS = ('sft', 'outcome_only', 'medagent')
 
-
+# %% ../../nbs/starter/06_study.ipynb #06c022x
 MADE = dict(base=('base/model.safetensors',), verifier=('verifier/model.safetensors', 'verifier/errors.csv'), sft=('sft/model.safetensors', 'sft/funnel.csv'),
     grpo=('{arm}/policy/model.safetensors', '{arm}/rewards.csv'), evaluate=('evaluation/{arm}/rows.csv', 'evaluation/{arm}/trajectories.jsonl.gz'))  # what each stage leaves
 
@@ -338,7 +338,7 @@ def run_stage(
     stage(s, report, **({'arm': arm} if arm else {}))
     write_atomic(_record(s.folder, name, arm), json.dumps(dict(stage=name, arm=arm, recipe=reward, code=code, seconds=round(time.monotonic() - began))))
 
-
+# %% ../../nbs/starter/06_study.ipynb #06c024x
 def _task(preset: StudyPreset, seed: int, name: str, arm: str|None, code: str, reports: 'mp.Queue') -> None:
     "Run one stage in a worker process."
     torch.set_num_threads(1)
@@ -364,7 +364,7 @@ def _work(preset: StudyPreset, task: tuple) -> float:
     seed, name, arm = task
     return dict(base=preset.pretrain.steps*COST['pretrain'], verifier=preset.verifier.steps*COST['verifier'], sft=preset.sft.steps*COST['sft'], grpo=preset.grpo.steps*COST['grpo'], evaluate=COST['evaluate']*preset.evaluate.questions/600)[name]
 
-# %% ../../nbs/starter/06_study.ipynb #06c017x
+# %% ../../nbs/starter/06_study.ipynb #06c025x
 def run_study(
     preset: StudyPreset,
     seeds: Sequence[int] = (0,),
@@ -421,7 +421,7 @@ def _drain(reports: 'mp.Queue', bar: tqdm) -> None:
             label, work = reports.get_nowait()
     except queue.Empty: return
 
-# %% ../../nbs/starter/06_study.ipynb #06c019x
+# %% ../../nbs/starter/06_study.ipynb #06c027x
 def read_rows(preset: StudyPreset, seeds: Sequence[int], arms: Sequence[str] = ARMS) -> pd.DataFrame:
     "The raw evaluation rows of a study."
     return pd.concat([pd.read_csv(study_folder(preset)/f'seed{s}'/'evaluation'/a/'rows.csv') for s in seeds for a in arms], ignore_index=True)
@@ -454,7 +454,7 @@ def audited(
             rows += audit_rows([runs[a][k]], [items[k]], [verdicts[a][k]], score([runs[a][k]], [items[k]], r, verifier), arm=arm_label(a), judge=s.judge.name, recipe=r.name)
     return rows
 
-# %% ../../nbs/starter/06_study.ipynb #06c021x
+# %% ../../nbs/starter/06_study.ipynb #06c029x
 CELLS = (('test', 'greedy'), ('test', 'sampled'), ('rl', 'greedy'), ('rl', 'sampled'))
 
 
@@ -482,7 +482,7 @@ def aims(
     alone = [_aims(r) for _, r in rows.groupby('seed')]
     return pd.DataFrame([dict(aim=aim, found=found, met=met, **{'in seeds': f'{sum(a[k][2] for a in alone)} of {len(alone)}'}) for k, (aim, found, met) in enumerate(_aims(rows))])
 
-# %% ../../nbs/starter/06_study.ipynb #06c023x
+# %% ../../nbs/starter/06_study.ipynb #06c031x
 def find_item(
     world: World,
     question: str,
