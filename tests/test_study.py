@@ -9,7 +9,7 @@ import yaml
 
 from medagent.reward.recipes import recipe
 from medagent.settings import MedAgentError, load_settings
-from medagent.starter.study import ARMS, _finished, _tasks, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, starter_tokenizer, study_folder, study_preset
+from medagent.starter.study import ARMS, _begun, _finished, _tasks, aims, ask, load_policy, read_records, read_rewards, read_rows, run_stage, run_study, setting, starter_tokenizer, study_folder, study_preset
 from medagent.starter.judge import FactJudge
 from medagent.starter.lessons import verifier_pairs
 from medagent.starter.world import build_world, draw_items
@@ -90,7 +90,8 @@ def test_every_stage_leaves_a_record_and_a_deleted_result_is_made_again(smoke, m
 
 
 @pytest.mark.parametrize('section, values, said', [('world', dict(coverage=dict(guideline=.5)), 'graph'), ('world', dict(coverage=dict(guideline=.5, graph=1.5, pubmed=.4)), 'coverage.graph'),
-    ('grpo', dict(lr='1e-4'), '1.0e-4'), ('data', dict(k=1.5), 'k = 1.5'), ('teacher', dict(lazy=True), 'lazy')])
+    ('grpo', dict(lr='1e-4'), '1.0e-4'), ('data', dict(k=1.5), 'k = 1.5'), ('teacher', dict(lazy=True), 'lazy'), ('data', dict(memory=1.2), 'memory = 1.2'), ('data', dict(memory=.6, recall=.6), 'together'),
+    ('evaluate', dict(questions=0), 'questions = 0'), ('sft', dict(micro_batch=-8), 'micro_batch = -8'), ('grpo', dict(temperature=float('nan')), 'temperature = nan'), ('sft', dict(save_every=0), 'save_every')])
 def test_values_of_the_wrong_kind_are_named_before_a_run(section, values, said):
     with pytest.raises(MedAgentError, match=said): study_preset('smoke', **{section: values})
 
@@ -138,6 +139,33 @@ def test_what_was_made_from_a_repeated_stage_is_repeated_too(smoke, monkeypatch)
     finally:
         (folder/'away').rename(folder/'medagent'/'policy')
         for f, text in kept.items(): f.write_text(text)
+
+
+def test_arms_of_earlier_runs_are_repeated_after_a_stage_below_them(smoke, monkeypatch):
+    "A run of one arm that repeats SFT leaves no record of another arm that was made from the old SFT."
+    folder = study_folder(smoke)/'seed0'
+    class Pool:
+        def __init__(self, *args, **kwargs): raise KeyboardInterrupt
+    kept = {f: f.read_text() for f in (folder/'stages').glob('*.json')}
+    monkeypatch.setattr('medagent.starter.study.ProcessPoolExecutor', Pool)
+    (folder/'sft').rename(folder/'away')
+    try:
+        with pytest.raises(KeyboardInterrupt): run_study(smoke, [0], arms=('medagent',))
+        assert {f.stem for f in (folder/'stages').glob('*.json')} == {'base', 'verifier'}
+        with pytest.raises(MedAgentError, match='medagent demo'): ask('lithium?', preset='smoke')
+    finally:
+        (folder/'away').rename(folder/'sft')
+        for f, text in kept.items(): f.write_text(text)
+
+
+def test_checkpoints_are_continued_from_the_same_start_only(tmp_path):
+    work = _begun(tmp_path/'work', 'sft of yesterday')
+    (work/'checkpoint-5').mkdir()
+    assert (_begun(work, 'sft of yesterday')/'checkpoint-5').exists()
+    assert not (_begun(work, 'sft of today')/'checkpoint-5').exists()
+    (work/'origin.txt').unlink()
+    (work/'checkpoint-5').mkdir()
+    assert not (_begun(work, 'sft of today')/'checkpoint-5').exists()
 
 
 @pytest.mark.parametrize('arm', ['verifier', 'stages', '../sft'])

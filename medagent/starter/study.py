@@ -37,7 +37,7 @@ from ..evaluation.benchmarks import Item
 from ..evaluation.faithfulness import evaluate_rows, judge_trajectory
 from ..evaluation.probes import evidence_ablation
 from ..retrieval.tools import Toolbox
-from ..reward.recipes import recipe, score
+from ..reward.recipes import recipe, recipe_names, score
 from ..settings import MedAgentError, code_revision, file_hash, load_settings, seed_everything, text_hash, write_atomic
 from ..report.audit import AuditRow, audit_rows, audit_text
 from ..report.tables import arm_label
@@ -50,7 +50,7 @@ from .world import World, WorldParams, build_toolbox, build_world, draw_items, m
 from ..training.filter import filter_trajectories
 from ..training.grpo import train_grpo
 from ..training.masking import encode_row, segments
-from ..training.presets import GRPOPreset, SFTPreset, from_mapping, load_preset
+from ..training.presets import GRPOPreset, SFTPreset, check_values, from_mapping, load_preset
 from ..training.sft import save_policy, train_sft
 from ..trajectory import NO_RESULT, Trajectory, read_jsonl, write_jsonl
 from ..verifier.finetune import error_rates, train_verifier
@@ -78,12 +78,12 @@ class VerifierSize:
     heads: int = 4
     mlp: int = 256
     pairs: int = 24000
-    steps: int = 450
+    steps: int = 600
     lr: float = 1e-3
     batch: int = 64
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.heads, self.mlp, self.pairs, self.steps, self.batch) < 1 or self.lr <= 0: raise MedAgentError('VerifierSize: layers, heads, mlp, pairs, steps, batch and lr must be above zero.')
+        check_values(self, 'layers', 'heads', 'mlp', 'pairs', 'steps', 'batch', 'lr')
         if self.hidden % self.heads or self.hidden//self.heads < 8: raise MedAgentError(f'VerifierSize: hidden = {self.hidden} must be a multiple of heads = {self.heads}, with at least 8 dimensions a head.')
 
 # %% ../../nbs/starter/06_study.ipynb #06c006x
@@ -101,12 +101,19 @@ class DataSizes:
     min_faith: float|None = None  # the paper's faithfulness filter (0.65); see the text below
     k: int = 1  # passages per observation
 
+    def __post_init__(self) -> None:
+        check_values(self, 'pretrain_rows', 'lessons', shares=('memory', 'recall', 'copying'), shadow=0, rehearsal=0, k=1)
+        if self.memory + self.recall + self.copying > 1: raise MedAgentError('DataSizes: memory, recall and copying are shares of the pretraining rows, together at most 1.')
+        if self.min_faith is not None: check_values(self, shares=('min_faith',))
+
 
 @dataclass(frozen=True)
 class EvalSizes:
     "How much is evaluated."
     questions: int = 600  # per fact set and decoding
     temperature: float = 0.8  # of the sampled decoding
+
+    def __post_init__(self) -> None: check_values(self, 'questions', 'temperature')
 
 # %% ../../nbs/starter/06_study.ipynb #06c008x
 @dataclass(frozen=True)
@@ -210,16 +217,24 @@ def start_from(p: StudyPreset, tokenizer: PreTrainedTokenizerBase, what: str) ->
     return (load_policy(folder)[0] if what == 'policy' else None), folder
 
 
+def _begun(folder: Path, origin: str) -> Path:
+    "The folder of an unfinished training, emptied of checkpoints that were made from anything else than `origin`."
+    used = folder/'origin.txt'
+    if folder.exists() and (not used.exists() or used.read_text() != origin): shutil.rmtree(folder)
+    write_atomic(used, origin)
+    return folder
+
+
 def stage_base(s: Setting, report: Report) -> None:
     "The pretrained policy."
-    out, p = s.folder/'base', s.preset
+    out, work, p = s.folder/'base', _begun(s.folder/'tmp-base', 'random weights'), s.preset
     seed_everything(1000 + s.seed)
     tokenizer = starter_tokenizer(s.world)
     model = start_from(p, tokenizer, 'policy')[0].train() if p.data.start else new_policy(tokenizer, **asdict(p.policy), seed=s.seed)
     rows = pretraining_rows(s.world, tokenizer, p.data.pretrain_rows, memory=p.data.memory, recall=p.data.recall, copying=p.data.copying, seed=s.seed)
-    train_sft(model, tokenizer, rows, p.pretrain, s.folder/'tmp-base', s.seed, _progress(report, 'pretraining', COST['pretrain']))
+    train_sft(model, tokenizer, rows, p.pretrain, work, s.seed, _progress(report, 'pretraining', COST['pretrain']))
     save_policy(model, tokenizer, out)
-    shutil.rmtree(s.folder/'tmp-base', ignore_errors=True)
+    shutil.rmtree(work)
 
 
 def stage_verifier(s: Setting, report: Report) -> None:
@@ -249,23 +264,21 @@ def sft_rows(s: Setting, tokenizer: PreTrainedTokenizerBase, mask_observations: 
 
 def stage_sft(s: Setting, report: Report) -> None:
     "Cold start: supervised training on filtered teacher trajectories with observation masking."
-    out = s.folder/'sft'
+    out, made_from = s.folder/'sft', ['base', 'verifier'] if s.preset.data.min_faith is not None else ['base']
+    work = _begun(s.folder/'tmp-sft', ' '.join(file_hash(s.folder/what/'model.safetensors') for what in made_from))
     seed_everything(2000 + s.seed)
     model, tokenizer = load_policy(s.folder/'base')
     rows, funnel, _ = sft_rows(s, tokenizer)
-    train_sft(model.train(), tokenizer, rows, s.preset.sft, s.folder/'tmp-sft', s.seed, _progress(report, 'cold start', COST['sft']))
+    train_sft(model.train(), tokenizer, rows, s.preset.sft, work, s.seed, _progress(report, 'cold start', COST['sft']))
     save_policy(model, tokenizer, out)
-    shutil.rmtree(s.folder/'tmp-sft', ignore_errors=True)
+    shutil.rmtree(work)
     write_atomic(out/'funnel.csv', funnel.to_csv(index=False))
 
 # %% ../../nbs/starter/06_study.ipynb #06c016x
 def stage_grpo(s: Setting, report: Report, arm: str) -> None:
     "One RL arm: the recipe named `arm`, from the SFT policy."
-    out = s.folder/arm
+    out = _begun(s.folder/arm, f'{_recipe_hash(arm)} {file_hash(s.folder/"sft"/"model.safetensors")}')
     seed_everything(3000 + s.seed)
-    used, origin = out/'origin.txt', f'{_recipe_hash(arm)} {file_hash(s.folder/"sft"/"model.safetensors")}'
-    if out.exists() and (not used.exists() or used.read_text() != origin): shutil.rmtree(out)  # checkpoints of another reward or start
-    write_atomic(used, origin)
     items = draw_items(s.world, 'rl', s.preset.grpo.steps*s.preset.grpo.prompts, seed=s.seed)
     log = train_grpo(s.folder/'sft', items, s.toolbox, recipe(arm), Verifier.from_folder(s.folder/'verifier'), out, s.preset.grpo, seed=s.seed, progress=_progress(report, f'GRPO {arm}', COST['grpo']))
     write_atomic(out/'rewards.csv', log.assign(arm=arm, seed=s.seed).to_csv(index=False))
@@ -370,7 +383,7 @@ def run_study(
     seeds: Sequence[int] = (0,),
     arms: Sequence[str] = ARMS,  # 'sft' and names of reward recipes
 ) -> Path:  # the study's folder
-    "Run what is missing of the study, with a progress bar over all of it. Finished stages are kept; an interrupted RL arm goes on from its last checkpoint, another interrupted stage starts again."
+    "Run what is missing of the study, with a progress bar over all of it. Finished stages are kept; an interrupted training goes on from its last checkpoint (the verifier and an evaluation, about a minute each, start again)."
     for arm in arms:
         if arm != 'sft': recipe(arm)  # an unknown recipe is reported before anything runs
         if arm in ('base', 'verifier', 'evaluation', 'stages') or Path(arm).name != arm: raise MedAgentError(f'{arm!r} cannot name an arm of the study: give the name of a file in data/recipes that is no name of a stage.')
@@ -381,7 +394,10 @@ def run_study(
     todo = {t for t in need if not _finished(folder/f'seed{t[0]}', *t[1:])}
     while more := {t for t in need if t not in todo and any(n in todo for n in need[t])}: todo |= more  # what was made from a stage that is repeated
     if not todo: return folder
-    for t in todo: _record(folder/f'seed{t[0]}', *t[1:]).unlink(missing_ok=True)
+    for seed, name, arm in todo:
+        _record(folder/f'seed{seed}', name, arm).unlink(missing_ok=True)
+        below = dict(verifier=('grpo-*',), base=('grpo-*', 'evaluate-*'), sft=('grpo-*', 'evaluate-*')).get(name, ())  # arms of earlier runs were made from it too
+        for record in (r for pattern in below for r in (folder/f'seed{seed}'/'stages').glob(pattern + '.json')): record.unlink()
     workers, code = min(load_settings().threads, len(todo)), code_revision()  # workers run the code of now, whatever is committed meanwhile
     context = mp.get_context('spawn')
     os.environ.setdefault('TRL_EXPERIMENTAL_SILENCE', '1')
@@ -512,7 +528,7 @@ def ask(
     disable_progress_bar()
     p = study_preset(preset)
     folder = study_folder(p)/f'seed{seed}'
-    trained = [a for a in ('sft', *sorted(f.parent.name for f in folder.glob('*/policy'))) if (folder/('sft' if a == 'sft' else f'{a}/policy')).is_dir()]
+    trained = [a for a in ('sft', *recipe_names()) if _finished(folder, *(('sft', None) if a == 'sft' else ('grpo', a)))]
     if arm not in trained: raise MedAgentError(f'There is no trained policy {arm!r} for preset {preset} and seed {seed}; ' + (f'trained so far: {", ".join(trained)}.' if trained else 'run `medagent demo` first.'))
     s = setting(p, seed)
     item = find_item(s.world, question)

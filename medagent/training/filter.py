@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ..evaluation.answers import read_answer
-from ..evaluation.benchmarks import Item
+from ..evaluation.benchmarks import Item, refuse_test
 from ..reward.terms import score_claims
 from ..trajectory import Trajectory
 
@@ -22,7 +22,8 @@ def filter_trajectories(
     verifier: 'Verifier|None' = None,  # scores the evidence; needed when `min_faith` is set
     min_faith: float|None = 0.65,  # least mean entailment over the claims; None leaves the faithfulness filter out
 ) -> tuple[list[int], pd.DataFrame]:  # kept positions, and the funnel: filter, removed, left
-    "Apply the paper's filters in order and count what each removes."
+    "Apply the paper's filters in order and count what each removes. Raises `MedAgentError` for test items: what passes here is imitated."
+    refuse_test(items)
     left = list(range(len(trajectories)))
     funnel = [('all', 0, len(left))]
 

@@ -26,7 +26,7 @@ from ..retrieval.tools import Toolbox
 from ..reward.recipes import Recipe, score
 from ..settings import MedAgentError, write_atomic
 from .presets import GRPOPreset
-from .sft import StepProgress, save_policy
+from .sft import StepProgress, last_checkpoint, save_policy
 
 # %% ../../nbs/training/05_grpo.ipynb #05c004x
 def grpo_config(
@@ -127,8 +127,7 @@ def train_grpo(
         tokenizer = AutoTokenizer.from_pretrained(policy)
     except (OSError, ValueError, RuntimeError, SafetensorError) as e:
         raise MedAgentError(f'{policy}: no policy can be loaded from this folder ({str(e).splitlines()[0]}). Delete it to have it trained again.') from e
-    log, whole = work/'rewards.jsonl', sorted((int(c.name.split('-')[1]), str(c)) for c in work.glob('checkpoint-*') if (c/'trainer_state.json').is_file())  # the state is written last
-    done, checkpoint = whole[-1] if whole else (0, None)
+    log, (done, checkpoint) = work/'rewards.jsonl', last_checkpoint(work)
     rows = [r for r in map(json.loads, log.read_text().splitlines()) if r['step'] < done] if log.exists() else []
     write_atomic(log, ''.join(json.dumps(r) + '\n' for r in rows))  # steps after the checkpoint are run again
     adapter = Adapter(items, toolbox, recipe, verifier, preset, prompt, log)
