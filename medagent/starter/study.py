@@ -78,7 +78,7 @@ class VerifierSize:
     heads: int = 4
     mlp: int = 256
     pairs: int = 24000
-    steps: int = 600
+    steps: int = 1000
     lr: float = 1e-3
     batch: int = 64
 
