@@ -7,7 +7,7 @@ _MODULES = dict(  # public name -> the module it comes from
     parse='trajectory', render='trajectory', Trajectory='trajectory', read_claims='claims', Toolbox='retrieval.tools',
     rollout='agent.rollout', Verifier='verifier.nli', recipe='reward.recipes', score='reward.recipes', show='report.audit',
     MedAgentError='settings')
-_ROOMS = ('settings', 'trajectory', 'claims', 'retrieval', 'agent', 'verifier', 'reward', 'training', 'evaluation', 'baselines',
+_ROOMS = ('settings', 'trajectory', 'claims', 'traces', 'retrieval', 'agent', 'verifier', 'reward', 'training', 'evaluation', 'baselines',
           'starter', 'report')
 
 __all__ = list(_MODULES)

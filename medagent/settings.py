@@ -14,7 +14,7 @@ import random
 import re
 import secrets
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -100,11 +100,11 @@ def load_settings(
 # %% ../nbs/00_settings.ipynb #00c014x
 def write_atomic(
     path: str|Path, # file to (re)place; missing folders are made
-    data: str|bytes, # whole content; text is written as UTF-8
+    data: str|bytes|Iterable[bytes], # whole content, or its pieces, which are not held in memory; text is written as UTF-8
 ) -> Path: # the same path
     "Replace a file in one step. On an `OSError` (such as a full disk) raises `MedAgentError` and leaves the old file as it was."
     path = Path(path)
-    try: content = data.encode('utf-8') if isinstance(data, str) else bytes(data)
+    try: pieces = [data.encode('utf-8')] if isinstance(data, str) else [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
     except UnicodeEncodeError as e: raise MedAgentError(f"{path}: the text cannot be written as UTF-8 ({e}). Remove lone surrogates.") from e
     target = path.resolve() # a link stays a link, its target is replaced
     tmp = target.with_name(f'.{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp')
@@ -112,8 +112,9 @@ def write_atomic(
         target.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            view = memoryview(content)
-            while view: view = view[os.write(fd, view):]
+            for piece in pieces:
+                view = memoryview(piece)
+                while view: view = view[os.write(fd, view):]
             os.fsync(fd)
         finally: os.close(fd)
         if target.exists(): os.chmod(tmp, target.stat().st_mode & 0o7777)

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(p for p in (ROOT/'medagent').rglob('*.py') if not p.name.startswith('_'))
 NOTEBOOKS = sorted((ROOT/'nbs').rglob('*.ipynb'))
-ROOMS = ['settings', 'trajectory', 'claims', 'retrieval', 'agent', 'verifier', 'reward', 'training', 'evaluation', 'baselines',
+ROOMS = ['settings', 'trajectory', 'claims', 'traces', 'retrieval', 'agent', 'verifier', 'reward', 'training', 'evaluation', 'baselines',
          'report', 'starter', 'cli']     # data flows downwards
 LEAVES = {'medagent.evaluation.answers', 'medagent.evaluation.benchmarks'}   # import settings only, so these rooms may use them
 LEAF_USERS = {'agent', 'reward', 'training'}

@@ -1,6 +1,8 @@
 "Trajectories: totality, exact spans, round trips, forged structure, defects, strict files. 2,000 generated examples."
 import gzip
 import json
+import os
+import re
 import time
 
 import pytest
@@ -18,13 +20,16 @@ Narrow therapeutic range.
 [Evidence] Lithium calls for thyroid checks [#1].
 [Answer] thyroid function'''
 
+# `make test-slow` generates fifty times as many: 100,000 strings
+FUZZ = 50 if 'slow' in os.environ.get('TST_FLAGS', '') else 1
+
 # ---- generated text ----
 PIECES = ['[Think]', '[Action]', '[Observation #1]', '[Observation #2]', '[Observation', '[Evidence]', '[Answer]', '[Answ', '[', ']', '\n', '\n',
           ' ', '\r', '\x0b', '\u2028', '\u00a0', 'guideline_search("', 'kg_query("x")', 'web("y")', '"', '\\', '(', ')', '#1', 'lithium 0.8 mmol/L', 'β', '１', '{}', NO_RESULT]
 messy = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=24).map(''.join)
 anything = st.text(max_size=60)
 visible = st.text(st.characters(exclude_categories=('Cs', 'Cc', 'Zl', 'Zp', 'Zs')), min_size=1, max_size=12)
-line = st.lists(visible, min_size=1, max_size=4).map(' '.join).filter(lambda s: not s.startswith('['))
+line = st.lists(visible, min_size=1, max_size=4).map(' '.join).filter(lambda s: not s.startswith('[') and not re.search(r'\[\s*(?:think|action|evidence|answer)\s*\]', s, re.I))
 query = st.text(max_size=30).filter(lambda s: s.strip())
 action = st.builds(render_action, st.sampled_from(TOOLS), query)
 
@@ -51,7 +56,7 @@ def check_spans(text, t):
     assert not text[at:].strip()
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700*FUZZ, deadline=None)
 @given(messy | anything)
 def test_any_string_is_read_completely(text):
     t = parse(text)
@@ -62,7 +67,7 @@ def test_any_string_is_read_completely(text):
     assert [s.kind for s in parse(once).steps if s.kind != 'text'] == [s.kind for s in t.steps if s.kind != 'text']
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400*FUZZ, deadline=None)
 @given(wellformed())
 def test_wellformed_text_comes_back(text):
     t = parse(text)
@@ -70,7 +75,7 @@ def test_wellformed_text_comes_back(text):
     assert t.defects == [] and t.stop == StopReason.ANSWERED and render(t) == text
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400*FUZZ, deadline=None)
 @given(wellformed(), st.data())
 def test_a_beginning_never_invents_a_step(text, data):
     cut = text[:data.draw(st.integers(0, len(text)))]
@@ -81,7 +86,7 @@ def test_a_beginning_never_invents_a_step(text, data):
     assert set(t.observations) <= set(parse(text).observations)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300*FUZZ, deadline=None)
 @given(st.lists(messy | st.text(max_size=30), max_size=4))
 def test_retrieved_text_cannot_make_structure(passages):
     t = parse('[Action] kg_query("x")\n' + render_observation(1, passages) + '\n[Think] end')
@@ -90,7 +95,7 @@ def test_retrieved_text_cannot_make_structure(passages):
     for p in passages: assert restore(neutralise(p)).split() == p.split()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200*FUZZ, deadline=None)
 @given(query)
 def test_queries_survive(q):
     (step,) = parse(render_action('pubmed_search', q)).steps
