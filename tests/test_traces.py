@@ -201,6 +201,7 @@ def test_a_failing_writer_keeps_the_old_file(tmp_path):
 def test_files_larger_than_memory_are_streamed(tmp_path):
     "Half a gigabyte of text is written and read by a process that may only grow by a fraction of it."
     program = f'''
+import resource
 from medagent.trajectory import Trajectory, read_jsonl, write_jsonl
 from medagent.traces import read_traces
 write_jsonl([], {str(tmp_path/"warm.jsonl.zst")!r})
