@@ -6,6 +6,7 @@
 __all__ = ['Answer', 'normalise', 'read_answer']
 
 # %% ../../nbs/evaluation/01_answers.ipynb #01c003x
+import html
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -21,24 +22,43 @@ class Answer:
     rule: str # the rule that decided, see the table
     text: str # the text that was read (content of the answer block, stripped)
 
+    @property
+    def confidence(self) -> str:
+        "`'explicit'` where the answer is stated as such, `'implied'` where it follows from the wording, `'none'` without a letter."
+        return 'none' if self.letter is None else 'implied' if self.rule in ('cue', 'verdict', 'concluded', 'text-within') else 'explicit'
+
 _BLOCK = re.compile(r'^[^\S\n]*\[(Think|Action|Observation|Evidence|Answer)(?![A-Za-z])[^\]\n]*\]', re.M)
 _LATEX = re.compile(r'\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}')
-_BOXED = re.compile(r'\\f?boxed\s*\{([^{}]*)\}')
+_BOXED = re.compile(r'\\(?:f?boxed|fbox)\s*\{([^{}]*)\}')
+_ELEMENT = re.compile(r'<(answer|final_answer|final|choice)>(.*?)(?:</\1>|\Z)', re.S | re.I)
+_ASIDE_ELEMENT = re.compile(r'<(think|thinking|reasoning|search|information|result|scratchpad)>.*?(?:</\1>|\Z)|\A.*</(?:think|thinking|reasoning)>', re.S | re.I)
+_FIELD = re.compile(r"""["'](?:final_|correct_)?(?:answer|choice|letter|option|prediction)(?:_choice|_letter)?["']\s*:\s*(["'])(.*?)\1""", re.I)
 
 def _answer_block(text: str) -> str|None:
-    "Content of the last answer block; the text itself if it has no blocks; None if it has blocks but no answer."
+    "Content of the last answer block or element; the text itself if it has neither; None if it has blocks but no answer."
     tags = list(_BLOCK.finditer(text))
-    if not tags: return text.strip()
     for i in range(len(tags) - 1, -1, -1):
         if tags[i][1] == 'Answer': return text[tags[i].end():tags[i + 1].start() if i + 1 < len(tags) else len(text)].strip()
-    return None
+    if tags: return None
+    if elements := list(_ELEMENT.finditer(text)): return elements[-1][2].strip()
+    rest = _ASIDE_ELEMENT.sub(' ', text).strip()
+    if not rest and text.strip(): return None
+    if '{' in rest and (fields := _FIELD.findall(rest)): return fields[-1][1].strip()
+    spoken = re.search(r'^Q:.*\n+A:[^\S\n]*(.+)\Z', rest, re.S)
+    return spoken[1].strip() if spoken else rest
 
 def _plain(text: str) -> str:
     "The text without bold, code and LaTeX decoration, compatibility characters folded, white space collapsed except line breaks."
-    text = unicodedata.normalize('NFKC', text)
+    text = html.unescape(unicodedata.normalize('NFKC', text))
+    text = ''.join(c for c in text if unicodedata.category(c) not in ('Cf', 'Mn', 'Me') or c == '\u0301') if not text.isascii() else text
+    text = text.replace('🅰', 'A').replace('🅱', 'B')
+    text = re.sub(r'(?<=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af])(?=[A-J](?![A-Za-z]))|(?<=[A-J])(?=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af])', ' ', text)
+    text = re.sub('[✓✔✅☑]', ' ✓ ', re.sub('[✗✘❌✖]', ' ✗ ', text))
+    text = re.sub(r'~~.*?~~|</?(?:b|i|u|em|strong|p|br|div|span|li|ul|ol|h\d)(?:\s[^<>]*)?/?>', ' ', text, flags=re.I)
+    text = re.sub(r'\\[,;: ]', ' ', text)
     for _ in range(3): text = _LATEX.sub(r'\1', text)
     text = _BOXED.sub(r' answer: \1\n', text)
-    text = re.sub(r'\*\*|__|[`$]|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)|^#+ ', '', text, flags=re.M)
+    text = re.sub(r'\*\*|__|[`$]|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|^#+ |^[^\S\n]*>[^\S\n]+', '', text, flags=re.M)
     return re.sub(r'[^\S\n]+', ' ', text.replace('’', "'").replace('“', '"').replace('”', '"')).strip()
 
 def normalise(
@@ -57,29 +77,45 @@ _EPITHETS = ('coli|difficile|diff|albicans|trachomatis|pylori|influenzae|fragili
 _NAMED = re.compile(rf'\b(?:{_SERIES})[\s-]+[A-Z]\b(?:(?:\s*(?:,|/|&|and|or|,\s*and)\s*)[A-Z]\b(?!\)|\.\s)){{0,9}}', re.I)
 _LETTER = re.compile(r"(?<![\w'.+°⟪-])(?<!N/)(?<!\d )([A-J])(?![\w'+⟫]|-\w|\.[a-z]|\.\w\.)"
                      rf'(?!\.? (?:{_EPITHETS})\b)(?! (?:cells?|lymphocytes?|symptoms?|fib(?:er|re)s?|waves?|vitamins?|streptococc\w*|strains?|virus\w*|antigens?|chains?|natriuretic)\b)')
-_LOWER = re.compile(rf'(\b(?:answer|option|choice)(?:\s+is\b|\s*[:=])?\s*)\(?[a-j]\)?(?=\s*(?:$|[.,;\n]))|\A(?P<lead>\(?[a-j][).] )(?!(?:{_EPITHETS})\b)', re.I)
+_LOWER = re.compile(rf'(\b(?:ans(?:wer)?|option|choice|letter)(?:\s+is\b|\s*[:=])?\s*|\b(?:go (?:for|with)|choose|pick|select)\s+(?=\(?[b-j]))\(?[a-j]\)?(?=\s*(?:$|[.,;\n]|because\b|since\b))|\A(?P<lead>\(?[a-j][).] )(?!(?:{_EPITHETS})\b)', re.I)
 _REASON = r'(?:because|since|as it|as the|due to|given)\b'
+_PRONOUN = re.compile(r"I(?:'| (?:would|will|have|had|am|do|did|can|could|cannot|was|believe|think|would|must|should|settle|choose|chose|pick|select|go|opt|say|guess)\b)")
 _ARTICLE = re.compile(rf'[AI] (?!{_REASON}|(?:is|was|and|or|nor|would|seems|are|but|not)\b)[a-z\d]')
+
+_GREEK = {'α': 'alpha', 'β': 'beta', 'γ': 'gamma', 'δ': 'delta', 'ε': 'epsilon', 'κ': 'kappa', 'λ': 'lambda', 'ω': 'omega'}
+_SPELLING = [(re.compile(a), b) for a, b in ((r'(?<=[a-z]{2})is(?=(?:e|ed|es|ing|ation)\b)', 'iz'), ('aem', 'em'), ('oed', 'ed'), ('oes', 'es'), ('oea', 'ea'), ('oet', 'et'), ('paed', 'ped'), ('caec', 'cec'), ('faec', 'fec'), ('sulph', 'sulf'), (r'\b(tum|col|behavi|fav|lab|hum|od)our', r'\1or'), (r'\b(cent|fib|lit|met|tit)re', r'\1er'), ('leuka', 'leuke'), ('gynae', 'gyne'))]
+_UNITS = r'(?:mg|g|kg|μg|mcg|ml|l|dl|iu|units?|mmol|mm|cm|%|°c|h|min|mm\s?hg|weeks?|days?|years?|months?)'
+
+def _fold(text: str) -> str:
+    "Plain text in which spellings of one thing agree: accents, Greek letters, British spelling, typographic minus, thousands, space before a unit. The case stays."
+    if not text.isascii():
+        text = ''.join(c for c in unicodedata.normalize('NFD', text) if not unicodedata.combining(c))
+        text = unicodedata.normalize('NFC', text).replace('−', '-').replace('‑', '-')
+        text = ''.join(_GREEK.get(c, c) for c in text)
+    for british, american in _SPELLING: text = british.sub(american, text)
+    text = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', text)
+    return re.sub(rf'(?<=\d) (?={_UNITS}(?![a-z]))', '', text, flags=re.I)
 
 @lru_cache(maxsize=4096)
 def _option_pattern(options: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str]|None, dict[str, str]]:
     "A pattern of all option texts that occur once and have three letters or more, longest first; and normalised text to letter."
-    texts = [normalise(t) for _, t in options]
+    texts = [_fold(normalise(t)) for _, t in options]
     letters = {t: k for t, (k, _) in zip(texts, options) if t and texts.count(t) == 1}
     if set(texts) <= {'yes', 'no', 'maybe'}:
-        words = [r'no(?=\s*(?:$|[.,;:!)\n–—]|- )|\s+' + _REASON + ')' if t == 'no' else t for t in letters]
-    else: words = [r'\s+'.join(map(re.escape, t.split())) for t in sorted(letters, key=len, reverse=True) if sum(map(str.isalpha, t)) > 2]
-    return re.compile(rf"(?<![\w-])(?<!\d[.,])(?:{'|'.join(words)})(?![\w]|-\w|[.,]\d)", re.I) if words else None, letters
+        words = [r'no(?=\s*(?:$|[.,;:!()\n–—]|- )|\s+' + _REASON + ')' if t == 'no' else t for t in letters]
+    else: words = [r'\s+'.join(map(re.escape, t.split())) for t in sorted(letters, key=len, reverse=True) if sum(map(str.isalpha, t)) > 2 or any(map(str.isdigit, t)) and len(t) > 1]
+    return re.compile(rf"(?<![\w<>=≤≥+-])(?<!\d[.,])(?:{'|'.join(words)})(?![\w]|-\w|[.,]\d)", re.I) if words else None, letters
 
 def _mark(text: str, options: dict[str, str]) -> str:
     "The text with every mention of an option replaced by its mark."
+    text = _fold(text)
     pattern, letters = _option_pattern(tuple(options.items()))
-    if pattern: text = pattern.sub(lambda m: f'⟪{letters[normalise(m[0])]}⟫', text)
+    if pattern: text = pattern.sub(lambda m: f'⟪{letters[_fold(normalise(m[0]))]}⟫', text)
     text = _LOWER.sub(lambda m: m[0].upper() if m.lastgroup == 'lead' else m[1] + m[0][len(m[1]):].upper(), text) # "the answer is b", "(b) vitamin K"
     named = [m.span() for m in _NAMED.finditer(text)]
     def letter(m: re.Match[str]) -> str:
-        inside = any(a <= m.start() < b for a, b in named)
-        return m[0] if inside or _ARTICLE.match(text, m.start()) else f'⟦{m[1]}⟧'
+        inside = any(a <= m.start() < b for a, b in named) or m[1] == 'A' and re.match('A ⟪[B-J]⟫', text[m.start():m.start() + 6]) # "A low-dose CT"
+        return m[0] if inside or _ARTICLE.match(text, m.start()) or _PRONOUN.match(text, m.start()) else f'⟦{m[1]}⟧'
     return _LETTER.sub(letter, text)
 
 # %% ../../nbs/evaluation/01_answers.ipynb #01c012x
@@ -88,49 +124,85 @@ _ANY = r'\(?[⟦⟪][A-J][⟧⟫]\)?'
 _LIST = rf'(?:options? |answers? |choices? )?{_ANY}(?:\s*(?:,\s*and|,\s*or|,|/|&|and|or|nor)\s*(?:options? )?{_ANY}){{0,9}}'
 _END = rf'(?=\s*(?:$|[.,;:)\n–—∅]|- |{_REASON}))'
 _RULED_OUT = re.compile(
-    rf"\b(?:not|cannot|\w+n't|never|neither|no|doubt|if|whether|unless|assuming|rather than|instead of|except|excluding|excludes?|excluded?|eliminat\w+|rul(?:e|es|ed|ing) out|reject\w*|without|as opposed to"
+    rf"\b(?:not|\w+n't|never|no (?:reason|need) to|hesitate to|refuse to|against)\s+(?:\w+\s+){{0,2}}?(?:choose|choosing|chose|pick|picking|select|selecting|go(?:ing)? with|opt for|think|believe|say|suggest)\s+(?:that |it is |the |answer |correct |best |option |choice |letter |is ){{0,6}}{_LIST}"
+    rf"|\b(?:not|cannot|nicht|pas|keineswegs|niet|\w+n't|never|neither|no|avoid(?:ing)?|doubt|if|whether|unless|assuming|rather than|instead of|except|excluding|excludes?|excluded?|eliminat\w+|rul(?:e|es|ed|ing) out|reject\w*|without|as opposed to"
     rf"|(?:wrong|incorrect)(?: answers?| options?| choices?)?(?: is| are|:)?)\s+(?:the |an? |both |either |be |that |it is |necessarily )*{_LIST}"
     rf"|{_LIST}\s*,?\s*(?:(?:is|are|was|were|would be|can be|could be|seems?|being)\s+(?:both |all |clearly |definitely |also |therefore |likely |probably |simply |the |less |an? )*"
     r"(?:not\b|wrong|incorrect|false|excluded|eliminated|ruled out|unlikely|likely(?= than)|implausible|distractors?)|(?:isn't|aren't|wasn't|cannot|can't|does not|doesn't|do not|don't)\b"
-    r"|less likely)", re.I)
+    r"|less likely|[:–—-]\s*(?:incorrect|wrong|false)\b|\s*✗)", re.I)
 _FILL = r"(?:definitely |clearly |most likely |likely |probably |therefore |that |it is |it's |the |option |choice |answer |letter |correct |best |final |is |:\s*|\"){0,8}"
 _STATED = re.compile(
-    rf'(?:\b(?:answer|antwort|respuesta|réponse|risposta|resposta)\b[^.\n⟦⟪∅]{{0,60}}?(?:\b(?:is|ist|es|est|be)\b|è|é|=|:)\s*{_FILL}|(?:答案|正解)\s*[是为:：]*\s*|\banswer\s+'
-    rf"|\b(?:best|correct|right|final) (?:option|choice)\b[^.\n⟦⟪∅]{{0,30}}?(?:is|:)\s*{_FILL}|\b(?:(?:i|we)(?:'d| would| will|'ll)? (?:think|believe|say)|choose|chose|pick|select|go with|opt for)\s+{_FILL})"
+    rf'(?:\b(?:ans(?:wer)?|antwort|respuesta|reponse|réponse|risposta|resposta|antwoord|svar(?:et)?|vastaus|odpowiedz|odpoved|cevap|jawaban|raspuns)\b[^.\n⟦⟪∅]{{0,60}}?(?:\b(?:is|ist|es|est|be|e|ar|er|jest)\b|=|:|\s[–—-]\s)\s*{_FILL}|(?:答案|正解|答え|答|정답)\s*(?:是|为|は|은|:|：|\s)*|\banswer\s+'
+    rf"|\b(?:best|correct|right|final) (?:option|choice)\b[^.\n⟦⟪∅]{{0,30}}?(?:is|:)\s*{_FILL}|\b(?:(?:i|we)(?:'d| would| will|'ll)? (?:think|believe|say)|choose|chose|pick|select|settle on|decide on|go with|go for|opt for|vote for)\s+{_FILL}|\b(?:my|the) (?:pick|choice|vote) (?:is|would be)\s+{_FILL}|\b(?:i'm|i am|we are|we're) (?:going with|going for|confident in|confident about|picking|choosing)\s+{_FILL}|\b(?:closest|nearest) (?:(?:match|fit|option|choice|one) )?(?:is|would be)\s+{_FILL}|\bremaining (?:choice|option|answer|one)\b(?:\s*[,:]| is)\s*|\bby (?:elimination|exclusion),?\s+{_FILL}|\b(?:leaves|leaving) (?:us with |me with |only |just )?(?:the )?(?:option |choice )?)"
     rf'(?P<mark>{_ANY})'
-    rf"|(?P<subject>{_ANY})\s*(?:is|seems|would be|must be)\s+(?:clearly |definitely |therefore |thus |probably |the |a |single |most |best |only |correct |right |true |likely |appropriate )*\b(?:answer|option|choice|correct|right|true|best)\b"
+    rf"|(?P<subject>{_ANY})\s*(?:is|seems|would be|must be)\s+(?:clearly |definitely |therefore |thus |probably |the |a |single |most |best |only |correct |right |true |likely |appropriate )*\b(?:answer|option|choice|correct|right|true|best|better|preferred|preferable)\b"
     rf"|\b(?:it is|it's|it must be|must be|this is)\s+{_FILL}(?P<it>\(?⟦[A-J]⟧\)?){_END}"
-    rf'|\A["\'(\[\s]*(?:option |choice )?(?P<lead>{_ANY}){_END}', re.I)
+    rf"|(?P<thus>\(?⟦[A-J]⟧\)?) it is\b|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>\(?⟦[A-J]⟧\)?){_END}|(?P<fits>\(?⟦[A-J]⟧\)?)\s+(?:best )?(?:fits|matches)\b(?! (?:less|only|poorly|partly|neither|worse|not))"
+    rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:,|/)[^.;\n]{{0,40}}?\b(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY}){_END}', re.I)
 _TOGETHER = re.compile(r'⟦([A-J])⟧[)\].:,;\s–—=-]{1,4}(?:is )?\(?⟪([A-J])⟫|⟪([A-J])⟫\s*[(\[,-]*\s*⟦([A-J])⟧')
 _SEVERAL = re.compile(r'⟦([A-J])⟧(?:[\s,/&.;:()]|\b(?:and|or|nor)\b)+⟦([A-J])⟧(?!\)?\s+(?:is|was|would|are)\b)')
+_SEVERAL_TEXTS = re.compile(r'⟪([A-J])⟫(?:[\s,/&]|\b(?:and|or|nor)\b)+⟪([A-J])⟫')
 _CUE = re.compile(
-    rf'∅[^⟦⟪\n]{{0,20}}?(?:\b(?:but|so|thus|therefore|hence|leaving|leaves)\b|[,;.])\s*(?:rather |instead |only )?{_FILL}(?P<after>{_ANY})'
-    rf'|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>\(?⟦[A-J]⟧\)?){_END}|(?:\A|[.!?\n:;–—]\s*)(?P<alone>\(?⟦[A-J]⟧\)?)\s*(?=$|[.\n])|(?P<paren>\(⟦[A-J]⟧\))'
+    rf'∅[^⟦⟪\n]{{0,20}}?(?:\b(?:but|so|thus|therefore|hence|leaving|leaves|sondern|mais|sino|ma|maar|mas)\b|[,;.])\s*(?:rather |instead |only )?{_FILL}(?P<after>{_ANY})'
+    rf'|(?:\A|[.!?\n:;–—]\s*)(?P<alone>\(?⟦[A-J]⟧\)?)\s*(?=$|[.\n])|(?P<paren>\(⟦[A-J]⟧\))'
     r'|\b(?:option|choice) (?P<named>⟦[A-J]⟧)', re.I)
 _ENUMERATED = re.compile(r'(?:^|[,;]\s*|\b(?:and|or)\s+)\(?⟦([A-J])⟧[).:\s–-]{1,4}⟪\1⟫[.;]?', re.M)
 _ASIDE = re.compile(rf'\b(?:{_REASON}|which\b|who\b|whose\b)[^.;,\n]*')
-_BARE = re.compile(r'["\'(\[\s]*(?:(?:option|choice)\s+)?[("\'\[]*([A-Ja-j])[)\].:"\'\s]*\Z', re.I)
+_BARE = re.compile(r'["\'(\[\s✓]*(?:(?:option|choice|letter)\s+)?[("\'\[]*([A-Ja-j])[)\].:!"\'\s]*\Z', re.I)
 
 # %% ../../nbs/evaluation/01_answers.ipynb #01c014x
+_CORRECTED = re.compile(r'\b(?:wait|on (?:reflection|second thought)|correction|scratch that|let me (?:reconsider|correct)|i (?:was|am) wrong|reconsidering|however|but|instead|actually|first guess|at first|initially)\b', re.I)
+_VERDICT = re.compile(r'\A[\W_]*?(?:options? |choices? )?[(]?⟦(?P<letter>[A-J])⟧.*?(?:(?P<bad>\b(?:incorrect|wrong|false|no|not correct|excluded|eliminated|rejected)\b|✗)|(?P<good>\b(?:correct|right|true|yes|best)\b|✓))[\W_]*\Z', re.I | re.S)
+_TICKED = re.compile(r'\A\s*(?:(?P<good>✓)|(?P<bad>✗))\s*[(]?⟦(?P<letter>[A-J])⟧')
+_UNDECIDED = re.compile(r"\b(?:(?:i|we) (?:cannot|can't|can not|could not|couldn't|do not|don't|am unable to|are unable to) (?:\w+ )?(?:tell|decide|determine|diagnose|answer|choose|say|know|be sure)|undecided|hard to say|impossible to (?:say|tell|decide)|unable to (?:decide|determine|answer|choose)|not sure (?:which|whether|if)|as an ai)\b", re.I)
+_LAST = re.compile(r'(?:\b(?:therefore|thus|hence|so|conclude|conclusion|overall|in short|finally|diagnosis|most likely|best|only)\b|:)[^⟦⟪]*[⟦⟪]', re.I)
+
+def _corrected(text: str, stated: dict[int, str]) -> set[str]:
+    "The letters stated, or only the last one where the writer takes back what was said before."
+    letters, last = set(stated.values()), max(stated)
+    if len(letters) > 1 and (earlier := [at for at, x in stated.items() if x != stated[last]]):
+        if _CORRECTED.search(text[max(earlier):last]) or _CORRECTED.search(text[:min(earlier)][-40:]): return {stated[last]}
+    return letters
+
+def _verdicts(text: str) -> set[str]:
+    "The one option that a list of verdicts calls right."
+    calls = [m for part in re.split(r'\n|(?<=[.;])\s+', text) if (m := _VERDICT.match(part.strip()) or _TICKED.match(part.strip()))]
+    good = {m['letter'] for m in calls if m['good'] and not m['bad']}
+    return good if len(calls) > 1 and len(good) == 1 else set()
+
+def _concluded(text: str) -> set[str]:
+    "The one option in a last sentence that concludes."
+    parts = [p for p in re.split(r'(?<=[.!?])\s+|\n+', text.strip()) if p.strip()]
+    if len(parts) < 2 or len(re.findall(r'[a-z]{2,}', ' '.join(parts[:-1]), re.I)) < 3: return set()
+    marks = set(re.findall('[⟦⟪]([A-J])[⟧⟫]', parts[-1]))
+    alone = re.fullmatch(r'[\W_]*[⟦⟪][A-J][⟧⟫][\W_]*', parts[-1])
+    return marks if len(marks) == 1 and '∅' not in parts[-1] and (alone or _LAST.search(parts[-1])) else set()
+
 def _read(text: str, options: dict[str, str]) -> tuple[set[str], str]:
     "The letters that the strongest rule reads in `text`, and that rule."
     _, letters = _option_pattern(tuple(options.items()))
     plain = _plain(text)
-    whole = {letters[normalise(text)]} if normalise(text) in letters else set()
+    whole = {letters[_fold(normalise(text))]} if _fold(normalise(text)) in letters else set()
     bare = {m[1].upper()} if (m := _BARE.match(plain)) else set()
     if whole or bare: return whole | bare, 'option-text' if whole else 'letter'
-    said = re.search(r'\banswer\s*(?:is|:)\s*([^\n]{1,80})\Z', plain, re.I)
-    if said and normalise(said[1]) in letters: return {letters[normalise(said[1])]}, 'stated'
+    said = re.search(r'\b(?:answer|diagnosis|conclusion)\s*(?:is|:)\s*([^\n]{1,80})\Z', plain, re.I)
+    if said and _fold(normalise(said[1])) in letters: return {letters[_fold(normalise(said[1]))]}, 'stated'
     marked = _mark(plain, options)
-    left = _RULED_OUT.sub('∅', re.sub(rf'\b(?:between|among)\s+{_LIST}', '', marked, flags=re.I))
+    left = _RULED_OUT.sub('∅', re.sub(rf'\bbetween\s+{_ANY} and {_ANY}|\bamong\s+{_LIST}', '', marked, flags=re.I))
     if len(set(_ENUMERATED.findall(left))) > 1: left = _ENUMERATED.sub('', left) # the options copied out
+    if found := _verdicts(marked): return found, 'verdict'
+    if '?' in left: left = ''.join(part for part in re.split(r'(?<=[.!?\n])', left) if not part.endswith('?')) # a question states nothing
     stated = {m.start(m.lastgroup) + m[m.lastgroup].index(x): x for m in _STATED.finditer(left) for x in re.findall('[A-J](?=[⟧⟫])', m[m.lastgroup])}
-    found, rule = set(stated.values()), 'stated'
+    if fitting := {at: x for at, x in stated.items() if re.match(r'⟧\)?\s+(?:best )?(?:fits|matches)', left[at + 1:at + 20])}: stated = {at: x for at, x in stated.items() if at not in fitting} or fitting # the weakest statement
+    found, rule = (_corrected(left, stated) if stated else set()), 'stated'
+    if not stated or len(_SEVERAL_TEXTS.findall(left)) and stated and min(stated) < 3: found |= {x for m in _SEVERAL_TEXTS.finditer(left) for x in m.groups()}
     for m in _SEVERAL.finditer(left): # "A or B": a list counts where one of its letters is stated, or nothing else is
         if not stated or any(m.start() <= at < m.end() for at in stated): found |= {m[1], m[2]}
+    if _UNDECIDED.search(left) and not re.search(r'\banswer\b', left, re.I): return set(), 'undecided'
     if not found: found, rule = {x for m in _CUE.finditer(left) for x in re.findall('[A-J](?=[⟧⟫])', m[m.lastgroup])}, 'cue'
     for a, b, c, d in _TOGETHER.findall(left):
         if (a or d) in found: found |= {b or c}
+    if len(found) != 1 and (last := _concluded(left)): return last, 'concluded'
     if not found: found, rule = set(re.findall('⟪([A-J])⟫', _ASIDE.sub('', left))), 'text-within'
     if not found: rule = 'eliminated' if '∅' in left else 'unreadable'
     return found, rule
