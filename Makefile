@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 SEEDS ?= 1
+FIRST ?= 0
 BIN := .venv/bin
 
 # Threads as in settings.ini, unless the environment says otherwise; no downloads of models, no windows.
@@ -14,7 +15,7 @@ export MPLBACKEND ?= agg
 
 help:
 	@echo 'make setup      environment in .venv with all that the other targets need'
-	@echo 'make demo       the controlled study at starter scale; SEEDS=3 for three seeds'
+	@echo 'make demo       the controlled study at starter scale; SEEDS=3 for three seeds, FIRST=3 to begin with seed 3'
 	@echo 'make test       generated files in step with the notebooks, then all quick tests'
 	@echo 'make test-slow  the tests that take minutes, and the slow notebook cells'
 	@echo 'make sync       write modules and README.md from the notebooks, clean the notebooks'
@@ -31,7 +32,7 @@ setup: .venv/.ready
 	@touch $@
 
 demo: setup
-	$(BIN)/medagent demo --seeds $(SEEDS)
+	$(BIN)/medagent demo --seeds $(SEEDS) --first-seed $(FIRST)
 
 test: setup
 	$(BIN)/python scripts/check_sync.py

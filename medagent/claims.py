@@ -228,6 +228,7 @@ class Claim:
     start: int # offset in the block, after a bullet or stray comma
     end: int # offset after the last character, citations included
     kind: str # claim, meta, insufficient or question
+    rule: str = 'claim' # the rule that decided the kind
     compound: bool = False # a claim that joins two assertions, see `is_compound`
 
 _DANGLING = re.compile(r'^[\s:;,.–-]+|\s+(?=[.,;:!?])')
@@ -244,8 +245,8 @@ def _claim(text: str, start: int, end: int, cites: Sequence[tuple[int, int, list
         if tail == '.' and ''.join(parts).rstrip().endswith(('.', '!', '?')): tail = '' # "function. [#1]."
         plain = _DANGLING.sub('', ' '.join((' '.join(parts) + tail).split()))
     numbers = tuple(dict.fromkeys(n for _, _, ns in cites for n in ns))
-    kind = classify(plain, bool(numbers))[0]
-    return Claim(plain, numbers, start, end, kind, kind == 'claim' and is_compound(plain))
+    kind, rule = classify(plain, bool(numbers))
+    return Claim(plain, numbers, start, end, kind, rule, kind == 'claim' and is_compound(plain))
 
 def read_claims(
     text: str, # an evidence block
@@ -264,7 +265,8 @@ def read_claims(
         if any(map(str.isalnum, claim.text)): found.append(claim)
         elif mine and found: # a line of nothing but citations
             numbers = tuple(dict.fromkeys(found[-1].citations + claim.citations))
-            found[-1] = replace(found[-1], citations=numbers, end=end, kind=classify(found[-1].text, True)[0])
+            kind, rule = classify(found[-1].text, True)
+            found[-1] = replace(found[-1], citations=numbers, end=end, kind=kind, rule=rule, compound=kind == 'claim' and is_compound(found[-1].text))
     return found
 
 def citation_fault(

@@ -61,7 +61,7 @@ def trace_page(
     for number, claim in enumerate(claims, 1):
         cited = ', '.join(f'#{n}' for n in claim.citations)
         notes = [f'[{cited}]'] if cited else []
-        notes += [claim.kind] if claim.kind != 'claim' else []
+        notes += [claim.kind if claim.rule == claim.kind else f'{claim.kind}, {claim.rule}'] if claim.kind != 'claim' else []
         fault = citation_fault(claim, t.observations)
         lines.append(f"    {number}. {' '.join([printable(claim.text), *notes])}" + (f'  <- {fault}' if fault else ''))
     lines.append(f"  answer: {'none' if t.answer is None else _indented(t.answer, 4)}")
@@ -72,10 +72,12 @@ def trace_counts(
     t: Trajectory, # one trajectory
 ) -> Counter[str]: # add them up over a file
     "What the totals are made of: trajectories, stop reason, calls, empty observations, answers, claims and their faults, defects."
-    faults = [citation_fault(c, t.observations) for c in substantive(read_claims(claims_text(t)))]
+    sentences = read_claims(claims_text(t))
+    faults = [citation_fault(c, t.observations) for c in substantive(sentences)]
     counts = Counter({'trajectories': 1, f'stopped: {t.stop}': 1, 'calls': t.n_calls, 'empty observations': sum(not passages for passages in t.observations.values()),
                       'answers': int(t.answer is not None), 'claims': len(faults), 'claims that cite nothing': faults.count('cites nothing')})
     counts['claims that cite a missing observation'] = len([f for f in faults if f]) - faults.count('cites nothing')
+    counts += Counter(f'no claim: {c.kind}' + (f', {c.rule}' if c.rule != c.kind else '') for c in sentences if c.kind != 'claim')
     return counts + Counter(f'defect: {d}' for d in t.defects)
 
 def totals_page(
