@@ -95,8 +95,8 @@ class Interval:
     high: float       # upper end
     level: float      # coverage aimed at
     design: str       # 'one seed', 'nested' or 'crossed': what was resampled
-    units: int        # (seed, id) pairs with a value
-    no_value: int     # (seed, id) pairs whose value is missing in every row
+    units: int        # (seed, unit) pairs with a value; a unit is a fact where the rows name one, else a question
+    no_value: int     # (seed, unit) pairs whose value is missing in every row
     undefined: int    # resamples in which the metric is not defined
     by_cluster: dict[Any, float] = field(default_factory=dict)  # the metric in each seed alone
 
@@ -148,8 +148,8 @@ class Difference(Interval):
     p: float = float('nan')   # two-sided; NaN if the difference is not defined
     a: float = float('nan')   # the metric of a over the pairs
     b: float = float('nan')   # the metric of b over the pairs
-    missing_a: int = 0        # (seed, id) pairs that have a value in b only
-    missing_b: int = 0        # (seed, id) pairs that have a value in a only
+    missing_a: int = 0        # (seed, unit) pairs that have a value in b only
+    missing_b: int = 0        # (seed, unit) pairs that have a value in a only
 
 # %% ../../nbs/evaluation/08_statistics.ipynb #08c026x
 def paired_bootstrap(
