@@ -19,9 +19,9 @@ from .settings import MedAgentError, load_settings
 _HASHED = r'[1-9１-９][0-9０-９]{0,2}'
 _BARE = r'[1-9１-９][0-9０-９]?'
 _SEP = r'\s*(?:[,;，、&–—-]|and|to)\s*'
-_WORD = r'(?:Observations?|Obs|Passages?)'
+_WORD = r'(?:Observations?|Obs\.?|Passages?|Documents?|Docs?\.?|Sources?)'
 _BRACKET = (rf'[\[［【]\s*(?:(?:{_WORD}\s*[#＃]?|[#＃])\s*{_HASHED}(?:{_SEP}(?:{_WORD}\s*)?[#＃]?\s*{_HASHED})*\s*[\]］】]'
-            rf'|(?P<bare>{_BARE}(?:{_SEP}{_BARE})*)\s*[\]］】](?![A-Za-z]))')
+            rf'|(?P<bare>{_BARE}(?:{_SEP}{_BARE})*)\s*[\]］】])')
 _UNIT = re.compile(rf'\(\s*{_BRACKET.replace("?P<bare>", "?:")}(?:\s*[,;]?\s*{_BRACKET.replace("?P<bare>", "?:")})*\s*\)|{_BRACKET}', re.I)
 _NUMBERS = re.compile(r'(\d+)(?:\s*(?:[–—-]|to)\s*(?:[A-Za-z]+\s*)?[#＃]?\s*(\d+))?', re.I)
 _STATISTIC = re.compile(r'(?:[\d%=]|\b(?:iqr|range|ci|interval|median|mean|score|scale))[\s:,]*\Z', re.I)
@@ -34,11 +34,28 @@ def _cited(marker: str) -> list[int]:
         found += range(a, b + 1) if a <= b else (a, b)
     return found
 
+def _no_citation(text: str, m: re.Match[str]) -> bool:
+    "Is a number in brackets without a sign something else: part of a name, or the range of a statistic?"
+    if not (bare := m['bare']): return False
+    if text[m.end():m.end() + 1].isalpha() and not (text[m.start() - 1:m.start()] in ('.', '!', '?') and text[m.end()].isupper()): return True # [1]benzoxazine
+    if not re.search('[–—-]|to', bare): return False
+    before = _STATISTIC.search(text, max(0, m.start() - 12), m.start())
+    value = re.search(r'(\d+)\s*\Z', text[max(0, m.start() - 6):m.start()])
+    cited = _cited(bare)
+    return before is not None and (value is None or cited[0] <= int(value[1]) <= cited[-1]) # 4 [2-5], but not: below 30 [1-3]
+
 def _citations(text: str) -> list[tuple[int, int, list[int]]]:
-    "Start, end and numbers of every citation marker, in order."
+    "Start, end and numbers of every citation marker, in order; `[1]–[3]` is one."
     if not any(bracket in text for bracket in '[［【'): return []
-    return [(m.start(), m.end(), _cited(m[0])) for m in _UNIT.finditer(text)
-            if not (m['bare'] and re.search('[–—-]|to', m['bare']) and _STATISTIC.search(text[max(0, m.start() - 12):m.start()]))]
+    found: list[tuple[int, int, list[int]]] = []
+    for m in _UNIT.finditer(text):
+        if _no_citation(text, m): continue
+        numbers = _cited(m[0])
+        if found and len(numbers) == 1 and text[found[-1][1]:m.start()].strip() in ('-', '–', '—') and len(found[-1][2]) == 1 and found[-1][2][0] < numbers[0]:
+            first = found.pop()
+            found.append((first[0], m.end(), list(range(first[2][0], numbers[0] + 1))))
+        else: found.append((m.start(), m.end(), numbers))
+    return found
 
 # %% ../nbs/02_claims.ipynb #02c009x
 @cache
@@ -57,7 +74,7 @@ def abbreviations() -> dict[str, str]:
     return found
 
 # %% ../nbs/02_claims.ipynb #02c012x
-_STOP = re.compile(r'([.!?。！？…]+)["”’\'»)\]]*|\n\s*')
+_STOP = re.compile(r'([.!?。！？．｡…]+)["”’\'»)\]]*|\n\s*')
 _BEFORE = re.compile(r'[^\W\d_]+(?:\.[^\W\d_]+)*\Z')
 _NEXT = re.compile(r'["“‘\'(]*(\w*)')
 _GREEK = re.compile(r'["“‘\'(]*[α-ωµ]-')
@@ -66,12 +83,13 @@ _OFFICE = re.compile(r'(?:Advisory|Food|Preventive|Department|Pharmacopeia|Cente
 _SERIES = re.compile(r'\b(?:vitamins?|hepatitis|factor|type|group|class|stage|grade|category|phase|part|arm|cohort|option|answer|choice|influenza'
                      r'|protein|immunoglobulin|streptococc\w*|child-pugh|nyha|troponin|interferon|amphotericin|ha?emophilia|toxin)'
                      r'\s+(?:[A-Z]\s*(?:,|and|or|/)\s*)*\Z', re.I)
+_CODE = re.compile(r'[A-Za-z-]\d\Z') # CYP1A2, IL-6
 _GLUED = re.compile(r'(?:[^\W\d_]{2}[a-z]|[)\]])\Z')
 
 def _capital(text: str, at: int) -> bool:
     "Does the word at `at` hold a capital letter (Lithium, eGFR), opening quotes and parentheses skipped?"
     m = _NEXT.match(text, at)
-    return m is not None and m[1].lower() != m[1]
+    return m is not None and (m[1].lower() != m[1] or re.match(r'p\d\d', m[1]) is not None) # p53
 
 def _ends(text: str, line: int, at: int, after: int) -> bool:
     "Is the single period at `at` (line starting at `line`, next visible character at `after`) the end of a sentence?"
@@ -86,11 +104,12 @@ def _ends(text: str, line: int, at: int, after: int) -> bool:
     if kind == 'number' and re.match(r'\d|#|[A-Z]\b', text[after:after + 2]): return False
     if kind == 'place': return capital and not _OFFICE.match(text, after) and not _OPENING.search(before[:word.start()])
     if kind == 'close' or '.' in token: return capital and text[after] not in '(['
+    capital = capital or _GREEK.match(text, after) is not None
     if len(token) == 1: return capital and (token == word[0] or bool(glued) and glued in '0123456789°/+-–' or _SERIES.search(before[:word.start()]) is not None)
-    return capital or len(token) > 3 or not text[after].islower() or _GREEK.match(text, after) is not None
+    return capital or len(token) > 3 or not text[after].islower()
 
 # %% ../nbs/02_claims.ipynb #02c016x
-_BULLET = re.compile(r'\s*(?:[-*•‣◦▪–—]\s+|\(?\d{1,2}[.)]\s+|\(?[a-z]\)\s+)')
+_BULLET = re.compile(r'\s*(?:\d{1,2}(?:\.\d{1,2}){2,3}\.?\s+(?=[A-Z])|[-*•‣◦▪–—]\s+|\(?\d{1,2}[.)]\s+|\(?[a-z]\)\s+)')
 _FUNCTION = frozenset('a an and as at by for from in into is are of on or per plus than that the to versus which with without'.split())
 
 def _wraps(text: str, line: int, at: int, after: int) -> bool:
@@ -118,6 +137,7 @@ def _spans(text: str, cites: Sequence[tuple[int, int, list[int]]]) -> list[tuple
     start = line = 0
     for m in _STOP.finditer(text):
         mark, at, end = m[1], m.start(), m.end()
+        if (k := bisect_left(starts, at)) and at < cites[k - 1][1]: continue # inside a marker, [Obs. 4]
         if mark is None:
             if at >= start and not _wraps(text, line, at, end):
                 spans.append((start, at))
@@ -127,11 +147,11 @@ def _spans(text: str, cites: Sequence[tuple[int, int, list[int]]]) -> list[tuple
             close = _with_citations(text, end, units, bisect_left(starts, start) < bisect_left(starts, at))
             after = close
             while after < len(text) and text[after].isspace(): after += 1
-            if set(mark) & set('。！？'): stop = True
-            elif after == end < len(text): stop = bool(_GLUED.search(text, max(0, at - 3), at)) and _capital(text, end) and text[end:end + 1].isupper()
+            if set(mark) & set('。！？．｡'): stop = not (text[at - 1:at].isdigit() and text[end:end + 1].isdigit())
+            elif after == end < len(text): stop = bool(_GLUED.search(text, max(0, at - 3), at) or _CODE.search(text, max(0, at - 3), at) and re.match('[A-Z][a-z]{2}', text[end:end + 3])) and _capital(text, end) and text[end:end + 1].isupper()
             elif mark == '.': stop = _ends(text, line, at, after)
             else: stop = bool(set(mark) & set('!?')) or after >= len(text) or _capital(text, after)
-            if len(m[0]) > len(mark) and text[after:after + 1].islower() and not set(mark) & set('。！？'): stop = False # a quoted sentence inside another
+            if len(m[0]) > len(mark) and text[after:after + 1].islower() and not set(mark) & set('。！？．｡'): stop = False # a quoted sentence inside another
             if stop:
                 spans.append((start, close))
                 start = close
@@ -146,11 +166,12 @@ _LEAD = r'(?:(?:therefore|thus|hence|so|accordingly|in (?:conclusion|summary|sho
 _ANSWER = (r"(?:(?:the|my|our) )?(?:(?:single|most|correct|best|right|final|appropriate|likely) )*answer (?:to (?:the|this) question )?(?:is|would be|must be|should be)"
            r"\b(?!.*\b(?:because|since|as|due to|given|which|that|and)\b)[^,;]{1,60}"
            r'|(?:option|choice|answer) \(?[a-j]\)? (?:is|seems) (?:the )?(?:correct|right|best|most (?:appropriate|likely))(?: (?:answer|option|choice|one))?')
-_NARRATION = (r"(?:i|we)(?:'ll| will| have| can| now| then| first| also)* (?:search(?:ed)?|retrieved?|look(?:ed)? (?:up|for|at)|review(?:ed)?|check(?:ed)?|consult(?:ed)?"
+_NARRATION = (r"(?:(?:next|first|then|now|finally),? )?(?:i|we)(?:'ll| will| have| can| now| then| first| also)* (?:turn(?:ed)? to|move(?:d)? on to|search(?:ed)?|retrieved?|look(?:ed)? (?:up|for|at)|review(?:ed)?|check(?:ed)?|consult(?:ed)?"
               r"|summari[sz]ed?|cite[sd]?|explain|used?|rel(?:y|ied) on)\b(?!.*\b(?:and|that|because|which)\b)[^,;]{0,80}")
 _POINTER = (rf'{_THE}{_EVIDENCE}(?: \#?\d+)? (?:above |below )?(?:(?:is|are|was|were) )?(?:summari[sz]ed|listed|given|shown|presented|supports?|answers?|confirms?|states?|says?|shows?|points? to)'
             r'(?: (?:it|this|that|the|my|our|above|below|as|follows|final|correct|conclusion|answer|question|choice|option|\(?[a-j]\)?|here))*'
             rf'|(?:here|below) (?:is|are) {_THE}{_EVIDENCE}|see (?:also )?(?:above|below|{_THE}{_EVIDENCE}(?: \#?\d+)?(?: above| below)?|(?:ref|fig|table|section|no)s?\.? [\d, and–-]+(?: of the \w+)?)'
+            rf'|this (?:completes|concludes|ends) {_THE}(?:\w+ )?(?:review|summary|analysis|search)'
             rf'|the (?:relevant|useful|key|supporting) {_EVIDENCE} (?:is|are)(?:[\s,;]|and)*')
 _SECTION = (r'(?:background|introduction|objectives?|aims?|purpose|(?:materials?|patients?|subjects?) and methods|methods?|study design|design|setting|participants?|patients?|interventions?'
             r'|(?:main |primary |secondary )?outcomes?(?: measures?)?|measurements?|results?|findings|discussion|limitations?|conclusions?|interpretation|definitions?|recommendations?|indications?|usage|dosage|administration'
@@ -164,7 +185,8 @@ _META = re.compile(rf'(?P<narration>{_NARRATION})|(?P<pointer>{_POINTER})|(?P<fr
 
 _NOT = r"(?:do(?:es)? not|did not|don't|doesn't|didn't|cannot|can't|fail(?:s|ed)? to|insufficient|inconclusive|not (?:sufficient|enough)|conflicting|nothing|no \w+ ?\w* (?:on|about|for))"
 _INSUFFICIENT = re.compile(
-    rf'(?P<retrieval>\b(?:the|these|my|our|all|any|none of the|no)(?: retrieved| available| above| cited)* (?:observations?|passages?|search(?: results?)?|searches)\b.{{0,40}}?\b{_NOT}\b'
+    rf'(?P<retrieval>\b(?:the|these|my|our|all|any|none of the|no)(?: retrieved| available| above| cited| two| three| four| five| \d)* (?:observations?|passages?|search(?: results?)?|searches)\b.{{0,40}}?\b{_NOT}\b'
+    r"|\b(?:the|these|my|our|all)(?: retrieved| available| above| cited| two| three| four| five| \d)* (?:sources?|documents?|records?|texts?|excerpts?|abstracts?) (?:do(?:es)? not|don't|doesn't|did not|didn't) (?:say|state|mention|address|report|specify|describe|give|cover|discuss|contain)\b"
     rf'|\bobservations? \#?\d+\b.{{0,20}}?\b{_NOT}\b|\bretrieved (?:evidence|information|results?|sources?|documents?)\b.{{0,40}}?\b{_NOT}\b'
     r'|\bno (?:(?:relevant|further|direct|specific|additional) )*(?:information|evidence|observations?|passages?|results?|documents?) (?:(?:was|were|is|could be) )?(?:found|retrieved|returned)'
     r'|\A(?:no|none of the|neither(?: of the)?|not one of the) (?:(?:retrieved|available|cited) )?(?:observations?|passages?|sources?|documents?|search(?:es)?)(?: \w+)? (?:gives?|states?|reports?|mentions?|addresse?s?|says?|covers?|contains?|names?|describes?|specif(?:y|ies))\b'
@@ -177,7 +199,7 @@ _INSUFFICIENT = re.compile(
 _GOES_ON = re.compile(r'\b(?:but|however|although|though|yet|nevertheless|nonetheless|whereas|while|so|thus|therefore|hence|because|since)\b|;', re.I)
 _HINTS = ('evidence', 'observation', 'information', 'finding', 'passage', 'result', 'source', 'document', 'reference', 'answer', 'option', 'choice',
           'search', 'insufficient', 'unable', 'cannot', 'conclusion', 'data', 'known', 'unclear', 'uncertain', 'not been', 'studies', 'trials', 'report', 'not clear', 'undetermined', 'rationale', 'explanation', 'summar', ' i ', ' we ', 'abstain') # no rule below fits without one, or one of the openings
-_STARTS = ('i ', 'we ', "i'", "we'", 'therefore', 'thus', 'hence', 'so', 'accordingly', 'in ', 'to ', 'overall', 'finally', 'key ', 'see ', 'no ', 'none ', 'neither ', 'not one ', 'aim', 'objective', 'purpose', 'goal', 'our ', 'the aim', 'the objective', 'the purpose', 'the goal')
+_STARTS = ('i ', 'we ', "i'", "we'", 'therefore', 'thus', 'hence', 'so', 'accordingly', 'in ', 'to ', 'overall', 'finally', 'key ', 'see ', 'next', 'first', 'then', 'now', 'this completes', 'this concludes', 'this ends', 'no ', 'none ', 'neither ', 'not one ', 'aim', 'objective', 'purpose', 'goal', 'our ', 'the aim', 'the objective', 'the purpose', 'the goal')
 
 def classify(
     sentence: str, # without citation markers
@@ -192,7 +214,7 @@ def classify(
     if not low.startswith(_STARTS) and not any(hint in low for hint in _HINTS): return 'claim', 'claim' # most claims end here, at little cost
     if m := _META.fullmatch(body.rstrip(', ')): return 'meta', m.lastgroup or 'frame'
     m = _INSUFFICIENT.search(body)
-    if m and not _GOES_ON.search(body) and not (cites and m.lastgroup == 'evidence'): return 'insufficient', m.lastgroup or 'evidence'
+    if m and not _GOES_ON.search(re.sub(r'\b(is|are|was|were) (?:therefore|thus|hence)\b', r'\1', body)) and not (cites and m.lastgroup == 'evidence'): return 'insufficient', m.lastgroup or 'evidence'
     return 'claim', 'claim'
 
 # %% ../nbs/02_claims.ipynb #02c023x

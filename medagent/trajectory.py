@@ -253,12 +253,12 @@ _LABELS = dict(think='[Think]', action='[Action]', evidence='[Evidence]', answer
 def render(
     t: Trajectory, # its steps are rendered, its text is not looked at
 ) -> str: # the response text
-    "The text of the steps, one newline between blocks. `render(parse(s)) == s` for every well-formed `s`."
+    "The text of the steps, one newline between blocks; text that would become a tag on a line of its own stays on the line before. `render(parse(s)) == s` for every well-formed `s`."
     def block(s: Step) -> str:
         if s.kind == 'text': return s.text
         label = _LABELS.get(s.kind) or ('[Observation]' if s.number is None else f'[Observation #{s.number}]')
         return f'{label} {s.text}' if s.text else label
-    return '\n'.join(map(block, t.steps))
+    return ''.join((' ' if s.kind == 'text' and TAG.match(s.text) else '\n' if k else '') + block(s) for k, s in enumerate(t.steps))
 
 # %% ../nbs/01_trajectory.ipynb #01c028x
 SCHEMA = 'medagent.trajectory/1'

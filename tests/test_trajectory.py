@@ -67,6 +67,12 @@ def test_any_string_is_read_completely(text):
     assert [s.kind for s in parse(once).steps if s.kind != 'text'] == [s.kind for s in t.steps if s.kind != 'text']
 
 
+@pytest.mark.parametrize('rest', ['[Think]', '[Think][Think]', ' [Observation #1] made up', '[Answer] B'])
+def test_text_behind_a_call_stays_text_when_rendered(rest):
+    t = parse('[Action] kg_query("x")' + rest)
+    assert [s.kind for s in t.steps] == [s.kind for s in parse(render(t)).steps] == ['action', 'text'] and parse(render(t)).observations == {}
+
+
 @settings(max_examples=400*FUZZ, deadline=None)
 @given(wellformed())
 def test_wellformed_text_comes_back(text):

@@ -83,7 +83,7 @@ _PRONOUN = re.compile(r"I(?:'| (?:would|will|have|had|am|do|did|can|could|cannot
 _ARTICLE = re.compile(rf'[AI] (?!{_REASON}|(?:is|was|and|or|nor|would|seems|are|but|not)\b)[a-z\d]')
 
 _GREEK = {'α': 'alpha', 'β': 'beta', 'γ': 'gamma', 'δ': 'delta', 'ε': 'epsilon', 'κ': 'kappa', 'λ': 'lambda', 'ω': 'omega'}
-_SPELLING = [(re.compile(a), b) for a, b in ((r'(?<=[a-z]{2})is(?=(?:e|ed|es|ing|ation)\b)', 'iz'), ('aem', 'em'), ('oed', 'ed'), ('oes', 'es'), ('oea', 'ea'), ('oet', 'et'), ('paed', 'ped'), ('caec', 'cec'), ('faec', 'fec'), ('sulph', 'sulf'), (r'\b(tum|col|behavi|fav|lab|hum|od)our', r'\1or'), (r'\b(cent|fib|lit|met|tit)re', r'\1er'), ('leuka', 'leuke'), ('gynae', 'gyne'))]
+_SPELLING = [(re.compile(a), b) for a, b in ((r'(?<=[a-z]{2})is(?=(?:e|ed|es|ing|ation)\b)', 'iz'), ('aem', 'em'), ('oed', 'ed'), ('oes', 'es'), ('oea', 'ea'), ('oet', 'et'), ('paed', 'ped'), ('caec', 'cec'), ('faec', 'fec'), ('sulph', 'sulf'), (r'\b(tum|col|behavi|fav|lab|hum|od)our', r'\1or'), (r'\b(cent|fib|lit|met|tit)re', r'\1er'), (r'\bstrep\b\.?', 'streptococcus'), (r'\bstaph\b\.?', 'staphylococcus'), ('leuka', 'leuke'), ('gynae', 'gyne'))]
 _UNITS = r'(?:mg|g|kg|μg|mcg|ml|l|dl|iu|units?|mmol|mm|cm|%|°c|h|min|mm\s?hg|weeks?|days?|years?|months?)'
 
 def _fold(text: str) -> str:
@@ -101,8 +101,10 @@ def _option_pattern(options: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[st
     "A pattern of all option texts that occur once and have three letters or more, longest first; and normalised text to letter."
     texts = [_fold(normalise(t)) for _, t in options]
     letters = {t: k for t, (k, _) in zip(texts, options) if t and texts.count(t) == 1}
+    for text, letter in list(letters.items()): # Escherichia coli is E. coli
+        if (m := re.fullmatch(r'([a-z])[a-z]{3,} ([a-z]{4,})', text)) and m[2] in _EPITHETS.split('|') and (short := f'{m[1]}. {m[2]}') not in texts: letters[short] = letter
     if set(texts) <= {'yes', 'no', 'maybe'}:
-        words = [r'no(?=\s*(?:$|[.,;:!()\n–—]|- )|\s+' + _REASON + ')' if t == 'no' else t for t in letters]
+        words = [r'no(?=\s*(?:$|[.,;:!()"\n–—]|- )|\s+' + _REASON + ')' if t == 'no' else t for t in letters]
     else: words = [r'\s+'.join(map(re.escape, t.split())) for t in sorted(letters, key=len, reverse=True) if sum(map(str.isalpha, t)) > 2 or any(map(str.isdigit, t)) and len(t) > 1]
     return re.compile(rf"(?<![\w<>=≤≥+-])(?<!\d[.,])(?:{'|'.join(words)})(?![\w]|-\w|[.,]\d)", re.I) if words else None, letters
 
@@ -125,34 +127,37 @@ _LIST = rf'(?:options? |answers? |choices? )?{_ANY}(?:\s*(?:,\s*and|,\s*or|,|/|&
 _END = rf'(?=\s*(?:$|[.,;:)\n–—∅]|- |{_REASON}))'
 _RULED_OUT = re.compile(
     rf"\b(?:not|\w+n't|never|no (?:reason|need) to|hesitate to|refuse to|against)\s+(?:\w+\s+){{0,2}}?(?:choose|choosing|chose|pick|picking|select|selecting|go(?:ing)? with|opt for|think|believe|say|suggest)\s+(?:that |it is |the |answer |correct |best |option |choice |letter |is ){{0,6}}{_LIST}"
+    rf"|\b(?:many|most|some|other|few) \w+ (?:would )?(?:pick|choose|say|answer|select)\w* (?:option )?{_LIST}"
     rf"|\b(?:not|cannot|nicht|pas|keineswegs|niet|\w+n't|never|neither|no|avoid(?:ing)?|doubt|if|whether|unless|assuming|rather than|instead of|except|excluding|excludes?|excluded?|eliminat\w+|rul(?:e|es|ed|ing) out|reject\w*|without|as opposed to"
     rf"|(?:wrong|incorrect)(?: answers?| options?| choices?)?(?: is| are|:)?)\s+(?:the |an? |both |either |be |that |it is |necessarily )*{_LIST}"
     rf"|{_LIST}\s*,?\s*(?:(?:is|are|was|were|would be|can be|could be|seems?|being)\s+(?:both |all |clearly |definitely |also |therefore |likely |probably |simply |the |less |an? )*"
     r"(?:not\b|wrong|incorrect|false|excluded|eliminated|ruled out|unlikely|likely(?= than)|implausible|distractors?)|(?:isn't|aren't|wasn't|cannot|can't|does not|doesn't|do not|don't)\b"
-    r"|less likely|[:–—-]\s*(?:incorrect|wrong|false)\b|\s*✗)", re.I)
-_FILL = r"(?:definitely |clearly |most likely |likely |probably |therefore |that |it is |it's |the |option |choice |answer |letter |correct |best |final |is |:\s*|\"){0,8}"
+    r"|(?:is|are|was|would be) (?:a |an )?(?:mistake|error|poor choice|bad choice|contraindicated|inappropriate)\b|less likely|[:–—-]\s*(?:incorrect|wrong|false)\b|\s*✗)", re.I)
+_FILL = r"(?:definitely |clearly |most likely |likely |probably |therefore |that |it is |it's |the |option |choice |answer |letter |correct |best |final |la |el |le |die |das |is |:\s*|\"){0,8}"
 _STATED = re.compile(
     rf'(?:\b(?:ans(?:wer)?|antwort|respuesta|reponse|réponse|risposta|resposta|antwoord|svar(?:et)?|vastaus|odpowiedz|odpoved|cevap|jawaban|raspuns)\b[^.\n⟦⟪∅]{{0,60}}?(?:\b(?:is|ist|es|est|be|e|ar|er|jest)\b|=|:|\s[–—-]\s)\s*{_FILL}|(?:答案|正解|答え|答|정답)\s*(?:是|为|は|은|:|：|\s)*|\banswer\s+'
-    rf"|\b(?:best|correct|right|final) (?:option|choice)\b[^.\n⟦⟪∅]{{0,30}}?(?:is|:)\s*{_FILL}|\b(?:(?:i|we)(?:'d| would| will|'ll)? (?:think|believe|say)|choose|chose|pick|select|settle on|decide on|go with|go for|opt for|vote for)\s+{_FILL}|\b(?:my|the) (?:pick|choice|vote) (?:is|would be)\s+{_FILL}|\b(?:i'm|i am|we are|we're) (?:going with|going for|confident in|confident about|picking|choosing)\s+{_FILL}|\b(?:closest|nearest) (?:(?:match|fit|option|choice|one) )?(?:is|would be)\s+{_FILL}|\bremaining (?:choice|option|answer|one)\b(?:\s*[,:]| is)\s*|\bby (?:elimination|exclusion),?\s+{_FILL}|\b(?:leaves|leaving) (?:us with |me with |only |just )?(?:the )?(?:option |choice )?)"
+    rf"|\b(?:best|correct|right|final) (?:option|choice)\b[^.\n⟦⟪∅]{{0,30}}?(?:is|:)\s*{_FILL}|\b(?:(?:i|we)(?:'d| would| will|'ll)? (?:think|believe|say)|choose|chose|pick|select|settle on|decide on|go with|go for|opt for|vote for)\s+{_FILL}|\b(?:change|changed|changing|revise|switch) (?:my |the )?(?:answer |choice )?to\s+{_FILL}|\b(?:my|the) (?:pick|choice|vote|(?:final )?decision|verdict|conclusion) (?:is|would be)\s+{_FILL}|\b(?:i'm|i am|we are|we're) (?:going with|going for|confident in|confident about|picking|choosing)\s+{_FILL}|\b(?:closest|nearest) (?:(?:match|fit|option|choice|one) )?(?:is|would be)\s+{_FILL}|\bremaining (?:choice|option|answer|one)\b(?:\s*[,:]| is)\s*|\bby (?:elimination|exclusion),?\s+{_FILL}|\b(?:leaves|leaving) (?:us with |me with |only |just )?(?:the )?(?:option |choice )?)"
     rf'(?P<mark>{_ANY})'
-    rf"|(?P<subject>{_ANY})\s*(?:is|seems|would be|must be)\s+(?:clearly |definitely |therefore |thus |probably |the |a |single |most |best |only |correct |right |true |likely |appropriate )*\b(?:answer|option|choice|correct|right|true|best|better|preferred|preferable)\b"
+    rf"|(?P<subject>{_ANY})\s*(?:is|seems|would be|must be)\s+(?:clearly |definitely |therefore |thus |probably |the |a |single |most |best |only |correct |right |true |likely |appropriate )*\b(?:answer|option|choice|correct|right|true|best|better|preferred|preferable|likely)\b(?! than| to| not)"
     rf"|\b(?:it is|it's|it must be|must be|this is)\s+{_FILL}(?P<it>\(?⟦[A-J]⟧\)?){_END}"
     rf"|(?P<thus>\(?⟦[A-J]⟧\)?) it is\b|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>\(?⟦[A-J]⟧\)?){_END}|(?P<fits>\(?⟦[A-J]⟧\)?)\s+(?:best )?(?:fits|matches)\b(?! (?:less|only|poorly|partly|neither|worse|not))"
-    rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:,|/)[^.;\n]{{0,40}}?\b(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY}){_END}', re.I)
+    rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:(?:,|/)[^.;\n]{{0,40}}?\b)?(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY}){_END}', re.I)
 _TOGETHER = re.compile(r'⟦([A-J])⟧[)\].:,;\s–—=-]{1,4}(?:is )?\(?⟪([A-J])⟫|⟪([A-J])⟫\s*[(\[,-]*\s*⟦([A-J])⟧')
-_SEVERAL = re.compile(r'⟦([A-J])⟧(?:[\s,/&.;:()]|\b(?:and|or|nor)\b)+⟦([A-J])⟧(?!\)?\s+(?:is|was|would|are)\b)')
+_SEVERAL = re.compile(r'⟦([A-J])⟧(?:[\s,/&.;:()]|\b(?:and|or|nor)\b)+⟦([A-J])⟧(?!\)?\s+(?:is|was|are)\b)')
 _SEVERAL_TEXTS = re.compile(r'⟪([A-J])⟫(?:[\s,/&]|\b(?:and|or|nor)\b)+⟪([A-J])⟫')
 _CUE = re.compile(
     rf'∅[^⟦⟪\n]{{0,20}}?(?:\b(?:but|so|thus|therefore|hence|leaving|leaves|sondern|mais|sino|ma|maar|mas)\b|[,;.])\s*(?:rather |instead |only )?{_FILL}(?P<after>{_ANY})'
-    rf'|(?:\A|[.!?\n:;–—]\s*)(?P<alone>\(?⟦[A-J]⟧\)?)\s*(?=$|[.\n])|(?P<paren>\(⟦[A-J]⟧\))'
+    rf'|(?:\A|[.!?\n:;–—]\s*)(?P<alone>\(?⟦[A-J]⟧\)?)\s*(?=$|[.\n])|(?P<paren>\(⟦[A-J]⟧\))(?!\s*(?:or|and|,)\s*\()'
     r'|\b(?:option|choice) (?P<named>⟦[A-J]⟧)', re.I)
-_ENUMERATED = re.compile(r'(?:^|[,;]\s*|\b(?:and|or)\s+)\(?⟦([A-J])⟧[).:\s–-]{1,4}⟪\1⟫[.;]?', re.M)
+_ENUMERATED = re.compile(r'(?:^|[,;]\s*|\b(?:and|or|are)\s+|(?<=⟫)[.;]?\s+(?=\())\(?⟦([A-J])⟧[).:\s–-]{1,4}⟪\1⟫[.;]?', re.M)
 _ASIDE = re.compile(rf'\b(?:{_REASON}|which\b|who\b|whose\b)[^.;,\n]*')
 _BARE = re.compile(r'["\'(\[\s✓]*(?:(?:option|choice|letter)\s+)?[("\'\[]*([A-Ja-j])[)\].:!"\'\s]*\Z', re.I)
 
 # %% ../../nbs/evaluation/01_answers.ipynb #01c014x
-_CORRECTED = re.compile(r'\b(?:wait|on (?:reflection|second thought)|correction|scratch that|let me (?:reconsider|correct)|i (?:was|am) wrong|reconsidering|however|but|instead|actually|first guess|at first|initially)\b', re.I)
+_WITHDRAWN = re.compile(r"\b(?:scratch that|start over|(?:that|this|it)(?:'s| is| was) (?:not right|wrong|not correct|incorrect)|(?:that|this) can(?:'t|not) be (?:it|right))\b", re.I)
+_CORRECTED = re.compile(r'\b(?:wait|hmm|let me (?:re-?)?(?:check|think)|change my answer|i change|on (?:reflection|second thought)|correction|scratch that|let me (?:reconsider|correct)|i (?:was|am) wrong|reconsidering|however|but|instead|actually|first guess|at first|initially)\b', re.I)
 _VERDICT = re.compile(r'\A[\W_]*?(?:options? |choices? )?[(]?⟦(?P<letter>[A-J])⟧.*?(?:(?P<bad>\b(?:incorrect|wrong|false|no|not correct|excluded|eliminated|rejected)\b|✗)|(?P<good>\b(?:correct|right|true|yes|best)\b|✓))[\W_]*\Z', re.I | re.S)
+_DASHED = re.compile(r'\A[\W_]*?(?:options? |choices? )?[(]?⟦(?P<letter>[A-J])⟧[)]?\s*[–—:-]+\s*(?:(?P<bad>incorrect|wrong|false|no)|(?P<good>correct|right|true|yes))\b', re.I)
 _TICKED = re.compile(r'\A\s*(?:(?P<good>✓)|(?P<bad>✗))\s*[(]?⟦(?P<letter>[A-J])⟧')
 _UNDECIDED = re.compile(r"\b(?:(?:i|we) (?:cannot|can't|can not|could not|couldn't|do not|don't|am unable to|are unable to) (?:\w+ )?(?:tell|decide|determine|diagnose|answer|choose|say|know|be sure)|undecided|hard to say|impossible to (?:say|tell|decide)|unable to (?:decide|determine|answer|choose)|not sure (?:which|whether|if)|as an ai)\b", re.I)
 _LAST = re.compile(r'(?:\b(?:therefore|thus|hence|so|conclude|conclusion|overall|in short|finally|diagnosis|most likely|best|only)\b|:)[^⟦⟪]*[⟦⟪]', re.I)
@@ -166,17 +171,18 @@ def _corrected(text: str, stated: dict[int, str]) -> set[str]:
 
 def _verdicts(text: str) -> set[str]:
     "The one option that a list of verdicts calls right."
-    calls = [m for part in re.split(r'\n|(?<=[.;])\s+', text) if (m := _VERDICT.match(part.strip()) or _TICKED.match(part.strip()))]
+    calls = [m for part in re.split(r'\n|(?<=[.;])\s+', text) if (m := _DASHED.match(part.strip()) or _VERDICT.match(part.strip()) or _TICKED.match(part.strip()))]
     good = {m['letter'] for m in calls if m['good'] and not m['bad']}
     return good if len(calls) > 1 and len(good) == 1 else set()
 
 def _concluded(text: str) -> set[str]:
     "The one option in a last sentence that concludes."
+    if tail := re.search(r'\w{3}[^\n]*:\s*⟪([A-J])⟫[\W_]*\Z', text): return {tail[1]}
     parts = [p for p in re.split(r'(?<=[.!?])\s+|\n+', text.strip()) if p.strip()]
     if len(parts) < 2 or len(re.findall(r'[a-z]{2,}', ' '.join(parts[:-1]), re.I)) < 3: return set()
     marks = set(re.findall('[⟦⟪]([A-J])[⟧⟫]', parts[-1]))
     alone = re.fullmatch(r'[\W_]*[⟦⟪][A-J][⟧⟫][\W_]*', parts[-1])
-    return marks if len(marks) == 1 and '∅' not in parts[-1] and (alone or _LAST.search(parts[-1])) else set()
+    return marks if len(marks) == 1 and '∅' not in parts[-1] and (alone or _LAST.search(parts[-1]) or re.search(r'\b(?:is|are|be)\s+\(?⟦', parts[-1])) else set()
 
 def _read(text: str, options: dict[str, str]) -> tuple[set[str], str]:
     "The letters that the strongest rule reads in `text`, and that rule."
@@ -189,11 +195,17 @@ def _read(text: str, options: dict[str, str]) -> tuple[set[str], str]:
     if said and _fold(normalise(said[1])) in letters: return {letters[_fold(normalise(said[1]))]}, 'stated'
     marked = _mark(plain, options)
     left = _RULED_OUT.sub('∅', re.sub(rf'\bbetween\s+{_ANY} and {_ANY}|\bamong\s+{_LIST}', '', marked, flags=re.I))
-    if len(set(_ENUMERATED.findall(left))) > 1: left = _ENUMERATED.sub('', left) # the options copied out
+    copied = _ENUMERATED.findall(left)
+    if len(set(copied)) > 1: # the options copied out; one of them may carry a tick
+        if ticks := re.findall(r'⟦([A-J])⟧[^⟦\n]{0,80}✓', left): return set(ticks), 'verdict'
+        left = _ENUMERATED.sub('', left)
     if found := _verdicts(marked): return found, 'verdict'
     if '?' in left: left = ''.join(part for part in re.split(r'(?<=[.!?\n])', left) if not part.endswith('?')) # a question states nothing
     stated = {m.start(m.lastgroup) + m[m.lastgroup].index(x): x for m in _STATED.finditer(left) for x in re.findall('[A-J](?=[⟧⟫])', m[m.lastgroup])}
     if fitting := {at: x for at, x in stated.items() if re.match(r'⟧\)?\s+(?:best )?(?:fits|matches)', left[at + 1:at + 20])}: stated = {at: x for at, x in stated.items() if at not in fitting} or fitting # the weakest statement
+    if stated and (gone := [m for m in _WITHDRAWN.finditer(left)]): # what was said before a withdrawal does not count
+        stated = {at: x for at, x in stated.items() if at > gone[-1].start()}
+        left = left[gone[-1].start():] if not stated else left
     found, rule = (_corrected(left, stated) if stated else set()), 'stated'
     if not stated or len(_SEVERAL_TEXTS.findall(left)) and stated and min(stated) < 3: found |= {x for m in _SEVERAL_TEXTS.finditer(left) for x in m.groups()}
     for m in _SEVERAL.finditer(left): # "A or B": a list counts where one of its letters is stated, or nothing else is
@@ -202,7 +214,7 @@ def _read(text: str, options: dict[str, str]) -> tuple[set[str], str]:
     if not found: found, rule = {x for m in _CUE.finditer(left) for x in re.findall('[A-J](?=[⟧⟫])', m[m.lastgroup])}, 'cue'
     for a, b, c, d in _TOGETHER.findall(left):
         if (a or d) in found: found |= {b or c}
-    if len(found) != 1 and (last := _concluded(left)): return last, 'concluded'
+    if len(found) != 1 and (not stated or re.search(r'\b(?:so|therefore|thus|hence)\b[^.!?\n]*[.!?]?\Z', left.strip(), re.I)) and (last := _concluded(left)): return last, 'concluded'
     if not found: found, rule = set(re.findall('⟪([A-J])⟫', _ASIDE.sub('', left))), 'text-within'
     if not found: rule = 'eliminated' if '∅' in left else 'unreadable'
     return found, rule
