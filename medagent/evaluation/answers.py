@@ -140,7 +140,7 @@ _STATED = re.compile(
     rf'(?P<mark>{_ANY})'
     rf"|(?P<subject>{_ANY})\s*(?:is|seems|would be|must be)\s+(?:clearly |definitely |therefore |thus |probably |the |a |single |most |best |only |correct |right |true |likely |appropriate )*\b(?:answer|option|choice|correct|right|true|best|better|preferred|preferable|likely)\b(?! than| to| not)"
     rf"|\b(?:it is|it's|it must be|must be|this is)\s+{_FILL}(?P<it>\(?⟦[A-J]⟧\)?){_END}"
-    rf"|(?P<thus>\(?⟦[A-J]⟧\)?) it is\b|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>\(?⟦[A-J]⟧\)?){_END}|(?P<fits>\(?⟦[A-J]⟧\)?)\s+(?:best )?(?:fits|matches)\b(?! (?:less|only|poorly|partly|neither|worse|not))"
+    rf"|(?P<thus>\(?⟦[A-J]⟧\)?) it is\b|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>{_ANY}){_END}|(?P<fits>\(?⟦[A-J]⟧\)?)\s+(?:best )?(?:fits|matches)\b(?! (?:less|only|poorly|partly|neither|worse|not))"
     rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:(?:,|/)[^.;\n]{{0,40}}?\b)?(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY}){_END}', re.I)
 _TOGETHER = re.compile(r'⟦([A-J])⟧[)\].:,;\s–—=-]{1,4}(?:is )?\(?⟪([A-J])⟫|⟪([A-J])⟫\s*[(\[,-]*\s*⟦([A-J])⟧')
 _SEVERAL = re.compile(r'⟦([A-J])⟧(?:[\s,/&.;:()]|\b(?:and|or|nor)\b)+⟦([A-J])⟧(?!\)?\s+(?:is|was|are)\b)')
