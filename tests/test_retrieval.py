@@ -428,7 +428,9 @@ def test_toolbox_isolates_failures():
 
 def test_toolbox_counts_a_broken_encoder_and_a_short_answer():
     class Broken:
-        def encode(self, texts): raise RuntimeError('no memory')
+        unit = True
+        def encode_queries(self, texts): raise RuntimeError("no memory")
+        encode = encode_queries
     class Short:
         def search(self, queries, k): return []
     box = Toolbox({'t': Recorder(), 's': Short()}, Broken())
