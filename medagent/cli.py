@@ -37,6 +37,10 @@ def printable(
         return '' if category.startswith('C') else c
     return ''.join(map(keep, text))
 
+def _inline(text: str) -> str:
+    "Visible text on one line: ids and defects come from files too."
+    return ' '.join(printable(text).split())
+
 def _indented(text: str, by: int) -> str:
     "Visible text whose second and later lines start `by` spaces to the right."
     return printable(text).strip().replace('\n', '\n' + ' '*by)
@@ -53,7 +57,7 @@ def trace_page(
     t: Trajectory, # as parsed
 ) -> str: # lines for a terminal
     "Steps, claims with citations, answer, defects."
-    lines = [f"{printable(t.id) or 'response'}: {t.stop}, {t.n_calls} calls"]
+    lines = [f"{_inline(t.id) or 'response'}: {t.stop}, {t.n_calls} calls"]
     lines += [_step_line(s) for s in t.steps if s.kind not in ('evidence', 'answer') or (s.kind == 'answer' and t.answer is None)]
     claims = read_claims(claims_text(t))
     where = ' in the answer' if claims and not t.evidence else ''
@@ -65,7 +69,7 @@ def trace_page(
         fault = citation_fault(claim, t.observations)
         lines.append(f"    {number}. {' '.join([printable(claim.text), *notes])}" + (f'  <- {fault}' if fault else ''))
     lines.append(f"  answer: {'none' if t.answer is None else _indented(t.answer, 4)}")
-    return '\n'.join([*lines, f"  defects: {', '.join(t.defects) or 'none'}"])
+    return '\n'.join([*lines, f"  defects: {_inline(', '.join(t.defects)) or 'none'}"])
 
 # %% ../nbs/90_cli.ipynb #90c015x
 def trace_counts(
@@ -78,7 +82,7 @@ def trace_counts(
                       'answers': int(t.answer is not None), 'claims': len(faults), 'claims that cite nothing': faults.count('cites nothing')})
     counts['claims that cite a missing observation'] = len([f for f in faults if f]) - faults.count('cites nothing')
     counts += Counter(f'no claim: {c.kind}' + (f', {c.rule}' if c.rule != c.kind else '') for c in sentences if c.kind != 'claim')
-    return counts + Counter(f'defect: {d}' for d in t.defects)
+    return counts + Counter(f'defect: {_inline(d)}' for d in t.defects)
 
 def totals_page(
     counts: Counter[str], # the sum of `trace_counts`
@@ -219,6 +223,7 @@ def audit(
     for trace in read_traces(file, bad):
         typer.echo(trace_page(trace) + '\n')
         counts.update(trace_counts(trace))
+    if not counts['trajectories']: raise MedAgentError(f'{file}: no record of this file could be read.')
     typer.echo(totals_page(counts))
 
 @app.command(cls=PairCommand)

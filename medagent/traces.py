@@ -19,7 +19,7 @@ from .settings import MedAgentError
 from .trajectory import NO_RESULT, SCHEMA, TAG, Call, Step, StopReason, Trajectory, neutralise, open_lines, parse, read_row, render_action
 
 # %% ../nbs/03_traces.ipynb #03c006x
-_NOTHING = re.compile(r'(?:none|null|no (?:relevant )?(?:results?|documents?|information|passages?)(?: (?:were |was )?found)?|\[\]|' + re.escape(NO_RESULT) + r')\.?', re.I)
+_NOTHING = re.compile(r'(?:none|null|no (?:relevant )?(?:results?|documents?|information|passages?)(?: (?:were |was |are |is )?(?:found|available))?|\[\]|' + re.escape(NO_RESULT) + r')\.?', re.I)
 _DOC = re.compile(r'^[^\S\n]*(?:Doc(?:ument)?\s*\[?\d+\]?\s*[(:]|\(\d+\)|\[\d+\]\s|Passage\s*\d+\s*:)', re.M | re.I)
 
 
@@ -29,7 +29,8 @@ def split_passages(
     "The passages of a foreign observation; none for an empty body or one that says nothing was found."
     if not body.strip() or _NOTHING.fullmatch(body.strip()): return ()
     starts = [m.start() for m in _DOC.finditer(body)]
-    pieces = [body[a:b] for a, b in zip([0, *starts], [*starts, len(body)])] if starts else body.split('\n')
+    pieces = [body[a:b] for a, b in zip(starts, [*starts[1:], len(body)])] if starts else body.split('\n')
+    if starts and (head := body[:starts[0]].strip()) and not (head.endswith(':') and '\n' not in head): pieces.insert(0, head) # but not "Search results:"
     return tuple(filter(None, map(neutralise, pieces)))
 
 # %% ../nbs/03_traces.ipynb #03c009x
@@ -40,14 +41,20 @@ FORMATS = {  # format -> kind -> opening and closing tag
 }
 
 
+_FOREIGN = re.compile(r'<\|begin_of_(?:query|documents)\|>|</?think>|<(?:search|information|answer)>')
+
+
 def format_of(
     text: str,  # a response
 ) -> str|None:  # a key of FORMATS or 'medagent'; None where no tag is known
-    "The format whose tags a response uses. Our own tags, at the start of a line, come first: a passage may quote any other."
-    if TAG.search(text): return 'medagent'
-    if '<|begin_of_query|>' in text or '<|begin_of_documents|>' in text: return 'r1-searcher'
-    if '<result>' in text and '<search>' in text and '<information>' not in text: return 'research'
-    return 'search-r1' if any(tag in text for tag in ('<search>', '<information>', '<answer>')) else None
+    "The format of the first tag in a response: whatever a passage quotes stands behind a call, so it cannot decide."
+    first = min((m for pattern in (TAG, _FOREIGN) if (m := pattern.search(text))), key=lambda m: m.start(), default=None)
+    if first is None: return None
+    if first.re is TAG: return 'medagent'
+    if '|' in first[0]: return 'r1-searcher'
+    if first[0] == '</think>' or first[0] == '<think>': return format_of(text[first.end():]) if _FOREIGN.search(text, first.end()) else None
+    after = re.compile(r'</search>\s*(<result>|<information>)').search(text, first.start())
+    return 'research' if after and after[1] == '<result>' else 'search-r1'
 
 
 def _inert(text: str) -> str: return TAG.sub(lambda m: m[0].replace('[', '[\\', 1), text)
@@ -55,6 +62,8 @@ def _inert(text: str) -> str: return TAG.sub(lambda m: m[0].replace('[', '[\\', 
 
 def _end(steps: Sequence[Step], defects: dict[str, None]) -> StopReason:
     "The stop reason of a foreign trace; notes what is wrong with its answers."
+    blocks = [s for s in steps if s.kind != 'text']
+    if any(a.kind == 'action' and a.tool is not None and (b is None or b.kind != 'observation') for a, b in zip(blocks, [*blocks[1:], None])): defects.setdefault('unanswered-call')
     answers = [k for k, s in enumerate(steps) if s.kind == 'answer' and s.text]
     if len(answers) > 1: defects.setdefault('two-answers')
     if answers and any(s.kind != 'answer' for s in steps[answers[0]:]): defects.setdefault('text-after-answer')
@@ -81,28 +90,30 @@ def read_tagged(
     steps: list[Step] = []
     defects: dict[str, None] = {}
 
+    count = 0
+
     def add(kind: str, start: int, body: int, stop: int, end: int) -> None:
         "A step over `text[start:end]` with the body `text[body:stop]`."
+        nonlocal count
         raw = text[body:stop].strip()
         if kind == 'think' and not raw: return
         if kind == 'think': start, end = (a := text.index(raw, body)), a + len(raw)
         if kind == 'action':
             query = ' '.join(raw.split())
             if not query: defects.setdefault('empty-query')
-            if _called(steps): defects.setdefault('unanswered-call')
             sent = bool(query) and (end < len(text.rstrip()) or text[:end].endswith(tags['action'][1]))  # a query that the text breaks off in was not sent
             steps.append(Step(kind, render_action('search', query).removeprefix('[Action] ') if sent else _inert(query), start, end, tool='search' if sent else None, query=query if sent else None))
         elif kind == 'observation':
             forged, passages = not _called(steps), split_passages(raw)
             if forged: defects.setdefault('forged-observation')
-            number = None if forged else 1 + sum(s.kind == kind and not s.forged for s in steps)
+            number = None if forged else (count := count + 1)
             steps.append(Step(kind, '\n'.join(passages) or NO_RESULT, start, end, number=number, passages=passages, forged=forged))
         else: steps.append(Step(kind, _inert(raw), start, end))
 
     kind, start, body, at = 'think', 0, 0, 0
     while m := tag.search(text, at):
         opened, closed, at = opens.get(m[0]), closes.get(m[0]), m.end()
-        if kind == 'observation' and closed != kind and text.find(tags[kind][1], m.end()) >= 0: continue  # quoted by a retrieved text
+        if opened == 'observation' and (close := text.find(tags[opened][1], m.end())) >= 0: at = close  # until then all is quoted by a retrieved text
         if closed == kind or 'think' in (opened, closed):
             if kind not in ('think', closed) and 'think' in (opened, closed): continue  # a think tag inside another block
             add(kind, start, body, m.start(), m.end())
@@ -117,14 +128,19 @@ def read_tagged(
     if kind != 'think':
         defects.setdefault(f'unclosed-{kind}')
         defects.setdefault('truncated-tail')
-    elif _called(steps) and not text[body:].strip(): defects.setdefault('unanswered-call')
     add(kind, start, body, len(text), len(text.rstrip()))
     stop = _end(steps, defects)
     return Trajectory(id, question, text, steps, [], stop, list(defects))
 
 # %% ../nbs/03_traces.ipynb #03c015x
-_HERMES = re.compile(r'<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)', re.S)
 _RESPONSE = re.compile(r'<tool_response>(.*?)(?:</tool_response>|\Z)', re.S)
+
+
+def _hermes(content: str) -> tuple[list[str], str]:
+    "What stands in `<tool_call>` elements of a text, and the text without them."
+    head, *parts = content.split('<tool_call>')
+    calls = [p.partition('</tool_call>') for p in parts]
+    return [a.strip() for a, _, _ in calls], head + ''.join(c for _, _, c in calls)
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -182,7 +198,13 @@ class _Writer:
             for d in t.defects:
                 if d not in ('missing-answer', 'missing-evidence'): self.defects.setdefault(d)
             if any(s.kind == 'observation' for s in t.steps): self.defects.setdefault('forged-observation')
-        else: self.add(content.strip(), 'think' if calls else 'answer')
+        elif (name := format_of(content)) in FORMATS and not calls:
+            t = read_tagged(content.strip(), FORMATS[name])
+            at = len(self.text) + bool(self.text)
+            self.text += ('\n' if self.text else '') + t.text
+            self.steps += [replace(s, start=s.start + at, end=s.end + at, forged=s.forged or s.kind == 'observation', number=None) for s in t.steps]
+            for d in t.defects: self.defects.setdefault(d)
+        else: self.add(_inert(content.strip()), 'think' if calls else 'answer')
 
 
 def read_messages(
@@ -197,19 +219,25 @@ def read_messages(
     last_assistant = max((k for k, m in enumerate(messages) if m['role'] == 'assistant'), default=-1)
     for k, m in enumerate(messages):
         content = _content(m)
-        replies = [content] if m['role'] in ('tool', 'function') else _RESPONSE.findall(content) if m['role'] == 'user' else []
+        replies = [(m.get('tool_call_id'), content)] if m['role'] in ('tool', 'function') else [(None, r) for r in _RESPONSE.findall(content)] if m['role'] == 'user' else []
+        if m['role'] == 'user' and isinstance(m.get('content'), list): replies += [(p.get('tool_use_id'), _content(p)) for p in m['content'] if isinstance(p, dict) and p.get('type') == 'tool_result']
         if m['role'] == 'assistant':
             if open_calls: w.defects.setdefault('unanswered-call')
-            requests = [_request(c) for c in m.get('tool_calls') or []] + [_request(c) for c in _HERMES.findall(content)]
-            content = re.sub(r'</?think>', '', _HERMES.sub('', content))
-            reasoning = m.get('reasoning_content')
-            if isinstance(reasoning, str) and reasoning.strip(): w.add(_inert(reasoning.strip()), 'think')
+            given, (inside, content) = m.get('tool_calls') or [], _hermes(content)
+            if not isinstance(given, list): given, _ = [], w.defects.setdefault('bad-call')
+            parts = [p for p in m['content'] if isinstance(p, dict)] if isinstance(m.get('content'), list) else []
+            requests = [_request(c) for c in [*given, *inside, *([m['function_call']] if m.get('function_call') else []), *(dict(id=p.get('id'), function=dict(name=p.get('name'), arguments=p.get('input'))) for p in parts if p.get('type') == 'tool_use')]]
+            thought, closed, rest = content.rpartition('</think>')
+            thoughts = [m.get('reasoning_content'), *(p.get('thinking') for p in parts if p.get('type') == 'thinking'), thought.replace('<think>', '') if closed else None]
+            for reasoning in thoughts:
+                if isinstance(reasoning, str) and reasoning.strip(): w.add(_inert(reasoning.strip()), 'think')
+            content = rest if closed else content
             w.assistant(content, bool(requests) or k < last_assistant)
             open_calls = requests
         elif replies:
-            for reply in replies:
-                named = next((c for c in open_calls if c[0] and c[0] == m.get('tool_call_id')), None)
-                call = named or (open_calls[0] if open_calls and not m.get('tool_call_id') or open_calls and not open_calls[0][0] else None)
+            for wanted, reply in replies:
+                named = next((c for c in open_calls if c[0] and c[0] == wanted), None)
+                call = named or (open_calls[0] if open_calls and not wanted or open_calls and not open_calls[0][0] else None)
                 if call:
                     open_calls.remove(call)
                     if call[1] and call[2].strip(): w.add((written := render_action(call[1], call[2])).removeprefix('[Action] '), 'action', written, tool=call[1], query=call[2])
@@ -233,12 +261,14 @@ def read_messages(
 # %% ../nbs/03_traces.ipynb #03c020x
 def claims_text(t: Trajectory) -> str:
     "The text claims are read from: the evidence, or an answer that cites where a trace has no evidence block; '' if there is neither."
-    if any(s.kind == 'evidence' for s in t.steps) or not t.answer: return t.evidence
-    return t.answer if any(c.citations for c in read_claims(t.answer)) else ''
+    if any(s.kind == 'evidence' for s in t.steps): return t.evidence
+    said = t.answer or (t.text if t.steps and all(s.kind == 'text' for s in t.steps) else '')  # without any tag, all of it was said
+    return said if said and any(c.citations for c in read_claims(said)) else ''
 
 # %% ../nbs/03_traces.ipynb #03c023x
 RESPONSES = ('response', 'gen_text_store', 'output', 'completion', 'generation', 'generated_text', 'solution_str', 'text')  # names under which responses are kept
-_TURN = re.compile(r'<\|im_start\|>[^\S\n]*(\w+)[^\S\n]*\n?(.*?)(?=<\|im_end\|>|<\|im_start\|>|\Z)', re.S)
+_TURN = re.compile(r'(?:<\|im_start\|>[^\S\n]*(\w+)[^\S\n]*\n?|<\|start_header_id\|>\s*(\w+)\s*<\|end_header_id\|>\s*)(.*?)(?=<\|im_end\|>|<\|eot_id\|>|<\|im_start\|>|<\|start_header_id\|>|\Z)', re.S)
+_RETRIEVED = re.compile(r'<tool_response>.*?</tool_response>|<information>.*?</information>|<result>.*?</result>|<\|begin_of_documents\|>.*?<\|end_of_documents\|>', re.S)
 _ASKED = re.compile(r'Question:\s*(.+)\s*\Z', re.S)
 
 
@@ -256,20 +286,26 @@ def read_response(
 def _conversations(text: str) -> list[list[dict[str, str]]]:
     "The conversations of a text in the chat template; a new one begins with a system message, or with a user who brings no tool's response after an answer."
     found: list[list[dict[str, str]]] = []
+    if not re.match(r'\s*(?:<\|begin_of_text\|>\s*)?<\|(?:im_start|start_header_id)\|>', text): return found  # a template begins at the beginning
+    text = _RETRIEVED.sub(lambda m: re.sub(r'<\|(im_start|im_end|start_header_id|eot_id)\|>', r'<\\|\1|>', m[0]), text)  # what was retrieved opens no turn
     for m in _TURN.finditer(text):
-        turn = dict(role=m[1], content=m[2].strip())
+        role, turn = m[1] or m[2], dict(role=m[1] or m[2], content=m[3].strip())
         answered = bool(found) and found[-1][-1]['role'] == 'assistant'
-        if not found or m[1] == 'system' or answered and m[1] == 'user' and not _RESPONSE.search(m[2]): found.append([])
+        if not found or role == 'system' or answered and role == 'user' and not _RETRIEVED.search(m[3]): found.append([])
         found[-1].append(turn)
     return [c for c in found if any(m['role'] == 'assistant' for m in c)]
 
 
 def _read_conversation(messages: Sequence[Any], id: str, question: str = '') -> Trajectory:
-    "A conversation; with a single assistant message and no calls beside it, that message is the whole response."
-    written = [m for m in messages if isinstance(m, dict) and m.get('role') == 'assistant']
-    if len(written) == 1 and not written[0].get('tool_calls') and not _HERMES.search(text := _content(written[0])) and (format_of(text) or text.strip()):
-        asked = next((_content(m) for m in messages if isinstance(m, dict) and m.get('role') == 'user'), '')
-        if format_of(text): return read_response(text, id, question or (m[1].strip() if (m := _ASKED.search(asked)) else asked.strip()))
+    "A conversation. Where the assistant writes tags and calls no tool, its messages are one response, together with what came back between them."
+    turns = [m for m in messages if isinstance(m, dict)]
+    first = next((k for k, m in enumerate(turns) if m.get('role') == 'assistant'), len(turns))
+    written = [m for m in turns if m.get('role') == 'assistant']
+    plain = not any(m.get('tool_calls') or m.get('function_call') or '<tool_call>' in _content(m) or isinstance(m.get('content'), list) for m in written)
+    if plain and any(format_of(_content(m)) for m in written):
+        asked = next((_content(m) for m in turns if m.get('role') == 'user'), '')
+        text = '\n'.join(_content(m).strip() for m in turns[first:] if m.get('role') == 'assistant' or re.match(r'\s*(?:<information>|<result>|<\|begin_of_documents\|>|\[Observation)', _content(m)))
+        return read_response(text, id, question or (m[1].strip() if (m := _ASKED.search(asked)) else asked.strip()))
     t = read_messages(messages, id, question)
     return replace(t, meta=dict(format='messages'))
 
@@ -286,7 +322,7 @@ def read_record(
         except ValueError as e: raise MedAgentError(f'{e}. Expected a trajectory of schema {SCHEMA!r}') from e
     id, question = str(next((record[k] for k in ('id', 'qid', 'example_id', 'index') if isinstance(record.get(k), (str, int))), id)), record.get('question') if isinstance(record.get('question'), str) else ''
     for name in ('messages', 'conversation', 'trajectory'):
-        if isinstance(record.get(name), list): return _read_conversation(record[name], id, question)
+        if isinstance(record.get(name), list) and record[name]: return _read_conversation(record[name], id, question)
     if isinstance(record.get('completion'), list): return _read_conversation([*(record['prompt'] if isinstance(record.get('prompt'), list) else []), *record['completion']], id, question)
     for name in RESPONSES:
         if isinstance(record.get(name), str):
@@ -301,16 +337,18 @@ def read_traces(
 ) -> Iterator[Trajectory]:
     "The trajectories of a file, streamed. Raises `MedAgentError` with file and line."
     path, found = Path(path), False
-    lines = '.jsonl' in path.suffixes or path.suffix == '.ndjson'
+    kinds, failed = {s.lower() for s in path.suffixes}, False
+    lines = bool(kinds & {'.jsonl', '.ndjson'})
+    text = '' if lines else ''.join(one for _, one in open_lines(path)).removeprefix('\ufeff')
     for number, line in open_lines(path) if lines else [(1, None)]:
         try:
             if line is not None:
                 if not line.strip(): continue
-                traces = [read_record(json.loads(line), f'{path.name}:{number}')]
+                traces = [read_record(json.loads(line.removeprefix('\ufeff')), f'{path.name}:{number}')]
             else:
-                text = ''.join(one for _, one in open_lines(path))
-                if '.json' in path.suffixes:
-                    data = json.loads(text)
+                if '.json' in kinds:
+                    try: data = json.loads(text)
+                    except ValueError: data = [json.loads(one) for one in text.splitlines() if one.strip()]  # JSON lines under another name
                     many = isinstance(data, list) and not all(isinstance(m, dict) and 'role' in m for m in data)
                     traces = [read_record(r, f'{path.name}:{k}') for k, r in enumerate(data if many else [data], 1)]
                 elif talks := _conversations(text): traces = [_read_conversation(c, f'{path.stem}:{k}') for k, c in enumerate(talks, 1)]
@@ -319,8 +357,9 @@ def read_traces(
             error = MedAgentError(f'{path}:{number}: {e}' if lines else f'{path}: {e}')
             if bad is None: raise error from e
             bad(error)
+            failed = True
             continue
         for t in traces:
             found = found or bool(t.text.strip())
             yield t
-    if not found: raise MedAgentError(f'{path}: no response in this file. Expected text with blocks such as [Think], [Action] and [Evidence], or traces in one of the formats of the notebook on traces.')
+    if not found and not failed: raise MedAgentError(f'{path}: no response in this file. Expected text with blocks such as [Think], [Action] and [Evidence], or traces in one of the formats of the notebook on traces.')

@@ -137,8 +137,10 @@ def _read_call(body: str) -> tuple[str, str, int]|str:
 
 # %% ../nbs/01_trajectory.ipynb #01c015x
 _MARKER = (r'(?=\s*(?:think|action|evidence|answer|no relevant information found)\s*[\]］】]'
-           r'|\s*observations?(?![a-z])|\s*(?:obs\.?|passages?)\s*[#＃]?\s*\d|\s*[#＃\d][#＃\d\s,;，、–—-]*[\]］】])')
+           r'|\s*observations?(?![a-z])|(?=[^\]］】]{0,60}\d)(?:[\s#＃\d,;，、&–—-]|(?:obs|passage|document|doc|source)s?\b\.?|and\b|to\b){1,60}[\]］】]'
+           r'|\s*[#＃]\s*\d|\s*(?:obs|passage|document|doc|source)s?\b\.?\s*[#＃]?\s*\d)')
 _OPEN = re.compile(r'([\[［【])(\\*)' + _MARKER, re.I)
+_LIVE = re.compile(r'[\[［【]' + _MARKER, re.I)
 _SHUT = re.compile(r'([\[［【])\\(\\*)' + _MARKER, re.I)
 
 def neutralise(
@@ -194,17 +196,16 @@ def _action(text: str, start: int, body: int, end: int, note: Callable[[str], No
         steps.append(Step('text', rest, at, at + len(rest)))
     return steps
 
-def _observation(text: str, header: str, start: int, body: int, end: int, before: list[Step], note: Callable[[str], None]) -> Step:
+def _observation(text: str, header: str, start: int, body: int, end: int, before: list[Step], last: int, note: Callable[[str], None]) -> Step:
     "An observation block; whether it is genuine follows from the steps before it."
     n = _NUMBER.match(header)
     number = int(n[1]) if n else None
     caller = next((s for s in reversed(before) if s.kind != 'text'), None)
     forged = caller is None or caller.kind != 'action' or caller.tool is None
     if forged: note('forged-observation')
-    else:
-        last = next((s.number for s in reversed(before) if s.kind == 'observation' and not s.forged and s.number), 0)
-        if number != last + 1: note('observation-out-of-order')
+    elif number != last + 1: note('observation-out-of-order')
     raw = text[body:end].strip()
+    if raw != NO_RESULT and _LIVE.search(raw): note('marker-in-observation')
     passages = () if raw == NO_RESULT else tuple(line.strip() for line in raw.split('\n') if line.strip())
     return _block('observation', text, start, body, end, number=number, passages=passages, forged=forged)
 
@@ -214,13 +215,16 @@ def _read_steps(text: str, note: Callable[[str], None]) -> list[Step]:
     tags = list(TAG.finditer(text))
     stop = _cut_tag(text, tags[-1].end() if tags else 0)
     steps: list[Step] = []
+    last = 0 # number of the last genuine observation
     if head := text[:tags[0].start() if tags else stop].strip():
         note('unknown-text')
         at = text.index(head)
         steps.append(Step('text', head, at, at + len(head)))
     for tag, after in zip(tags, tags[1:] + [None]):
         start, body, end = tag.start(1), tag.end(), after.start() if after else stop
-        if tag[2] is None: steps.append(_observation(text, tag[3], start, body, end, steps, note))
+        if tag[2] is None:
+            steps.append(_observation(text, tag[3], start, body, end, steps, last, note))
+            if not steps[-1].forged: last = steps[-1].number or last
         elif tag[2] == 'Action': steps.extend(_action(text, start, body, end, note))
         else: steps.append(_block(tag[2].lower(), text, start, body, end))
     last_empty = bool(steps) and steps[-1].kind != 'text' and not steps[-1].text
@@ -243,6 +247,9 @@ def parse(
     if TAG.search(question): defects.setdefault('tag-in-question')
     if 'answer' in kinds and any(k not in ('answer', 'text') for k in kinds[kinds.index('answer'):]): defects.setdefault('text-after-answer')
     if kinds.count('answer') > 1: defects.setdefault('two-answers')
+    if sum(s.kind == 'evidence' and bool(s.text) for s in steps) > 1: defects.setdefault('two-evidence-blocks')
+    blocks = [s for s in steps if s.kind != 'text']
+    if any(a.kind == 'action' and a.tool is not None and b.kind != 'observation' for a, b in zip(blocks, blocks[1:])): defects.setdefault('unanswered-call')
     for kind in ('evidence', 'answer'):
         if not any(s.kind == kind and s.text for s in steps): defects.setdefault(f'missing-{kind}')
     stop = StopReason.TRUNCATED if 'truncated-tail' in defects else StopReason.NO_ANSWER if _final_answer(steps) is None else StopReason.ANSWERED

@@ -65,7 +65,17 @@ LETTERS = [
     ('[Answer]\nB. Vitamin K\nIt restores clotting factors.', DRUGS, 'B'),
 ]
 
+NUMBERS = dict(A='0.5 mg', B='5 mg', C='≥5 mg/kg', D='10⁵ CFU/mL')
+MORE = dict(A='5 mg', B='> 5 mg', C='5 mg/kg', D='50 mg')
+LETTERS += [
+    ('> 5 mg', MORE, 'B'), ('5 mg', MORE, 'A'), ('>= 5 mg/kg', NUMBERS, 'C'), ('≥ 5 mg/kg', NUMBERS, 'C'), ('10⁵ CFU/mL', NUMBERS, 'D'), ('Give 5 mg/day.', NUMBERS, 'B'), ('The dose is 5mg.', NUMBERS, 'B'),
+    ('Antwort B', DRUGS, 'B'), ('Die Antwort lautet B.', DRUGS, 'B'), ('Richtig ist B.', DRUGS, 'B'), ('选B', DRUGS, 'B'), ('B (most likely)', DRUGS, 'B'), ('B is more likely than A.', DRUGS, 'B'), ('{"answer": ["B"]}', DRUGS, 'B'), (r'\(B\)', DRUGS, 'B'), ('{B}', DRUGS, 'B'), 
+    ('Q: which one? A: B', DRUGS, 'B'), ('Do not give heparin; give vitamin K instead.', DRUGS, 'B'), ('Switch from heparin to protamine sulfate.', DRUGS, 'D'), ('The answer is C. Wait, the answer is D.', DRUGS, 'D'), ('<think>A or B?</think>\nC', DRUGS, 'C'),
+]
+RISKY = 'Discontinue heparin.|Hold heparin.|He must not get heparin.|Heparin has no role.|There is no role for heparin.|Heparin does not help.|I would never use heparin.|The answer is anything but heparin.|Everything other than heparin|Low molecular weight heparin|Heparin overdose|Vitamin K should be avoided.|The patient should not receive vitamin K.|Vitamin K deficiency|Answer: Vitamin K antagonist|A is the best answer if the patient is on heparin; otherwise B.'
+
 NONE = [
+    *((text, DRUGS) for text in RISKY.split('|')), *((text, NUMBERS) for text in ('.5 mg', 'less than 5 mg', '5 mg/dL', '1/5 mg', '2 × 5 mg', '2.5 to 5 mg', '105 CFU/mL')), ('The answer is C. Wait, that is not right.', DRUGS), ('hepatitis B and C', DRUGS),
     ('', DRUGS), ('   \n', DRUGS), (None, DRUGS), ('E', DRUGS), ('Z', DRUGS), ('F. Something', FIVE), ('The answer is E.', DRUGS), ('?', DRUGS), ('None of these.', DRUGS), ('I do not know.', TEN), ('I am not sure.', TEN), ('N/A', DRUGS), ('A-D', DRUGS),
     ('A or B', DRUGS), ('A and C', DRUGS), ('A, B', DRUGS), ('A/B', DRUGS), ('A. B. C. D.', DRUGS), ('(A) (B)', DRUGS), ('Both A and B are correct.', DRUGS), ('The answer is A or B.', DRUGS), ('B. The answer is C.', DRUGS), ('The answer is A. No, the answer is B.', DRUGS),
     (r'\boxed{A} \boxed{B}', DRUGS), (r'\boxed{A and B}', DRUGS), ('Options B and C', DRUGS), ('Heparin and vitamin K', DRUGS), ('Heparin or protamine sulfate.', DRUGS), ('A: B', DRUGS), ('D, E and K are stored in fat', FIVE),
@@ -126,7 +136,7 @@ def test_normaliser_keeps_what_medicine_needs():
 def test_any_text(text):
     a = read_answer(text, DRUGS)
     assert a.letter is None or a.letter in DRUGS
-    assert (a.letter is None) == (a.rule in ('empty', 'no-answer-block', 'several', 'eliminated', 'not-an-option', 'unreadable'))
+    assert (a.letter is None) == (a.rule in ('empty', 'no-answer-block', 'several', 'eliminated', 'undecided', 'not-an-option', 'unreadable'))
 
 
 @given(st.permutations(['Heparin', 'Vitamin K', 'Protamine sulfate', 'Idarucizumab']), st.integers(0, 3))

@@ -1,5 +1,8 @@
 "Claims: sentence ends, citation links, kinds, spans, speed. Expected values by hand."
+import json
+import os
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,10 +11,13 @@ from hypothesis import strategies as st
 from medagent import claims
 from medagent.claims import Claim, abbreviations, classify, read_claims, substantive
 from medagent.settings import MedAgentError
+from medagent.trajectory import neutralise, restore
+
+FUZZ = 50 if 'slow' in os.environ.get('TST_FLAGS', '') else 1
 
 
 def sentences(text): return [c.text for c in read_claims(text)]
-def links(text): return [(c.text.split()[0], c.citations) for c in read_claims(text)]
+def links(text): return [(c.text.split()[0].rstrip('.'), c.citations) for c in read_claims(text)]
 
 
 @pytest.mark.parametrize('text', [   # one sentence each
@@ -40,6 +46,12 @@ def links(text): return [(c.text.split()[0], c.citations) for c in read_claims(t
     'The level was low (0.2 mmol/L).',
     'Staph. aureus was isolated.',
     'HbA1c fell more with metformin vs.\nPlacebo in adults.',
+    'Durvalumab 10 mg/kg q2wk. is given for a year.',
+    'C. diff. infection recurs.',
+    'Median age was 76 yr. (IQR [69-82]).',
+    '"Treat to target!" is how one author put it [#3].',
+    'The U.S. Advisory group starts at 50.',
+    'Loading doses of ０．５ mg are given.',
 ])
 def test_one_sentence(text): assert len(read_claims(text)) == 1, sentences(text)
 
@@ -76,6 +88,8 @@ def test_one_sentence(text): assert len(read_claims(text)) == 1, sentences(text)
     ('Lithium needs TSH... Warfarin needs INR.', 'Lithium Warfarin'),
     ('β-blockers slow the heart. β-agonists do not.', 'β-blockers β-agonists'),
     ('Pregnancy: avoid.\nÉtude data are few.', 'Pregnancy: Étude'),
+    ('It interacts with NSAIDs.¹ It also lowers INR.²', 'It It'), ('He had penicillin G. Resistance is rising.', 'He Resistance'), ('The volume is 21 L. No change is needed.', 'The No'),
+    ('HbA1c was >7.0%.Start insulin.', 'HbA1c Start'), ('It was 38.5 °C. A seizure followed.', 'It A'), ('It was approved in the U.S. Europe followed.', 'It Europe'), ('The risk fell by 0.8.Then it rose.', 'The Then'),
 ])
 def test_several_sentences(text, firsts): assert [s.split()[0] for s in sentences(text)] == firsts.split()
 
@@ -103,9 +117,14 @@ def test_several_sentences(text, firsts): assert [s.split()[0] for s in sentence
     ('Ab cd.\n[#1]', [('Ab', (1,))]),
     ('Ab cd.\n[#1]\nEf gh.', [('Ab', (1,)), ('Ef', ())]),
     ('- Ab cd [#1]\n- Ef gh', [('Ab', (1,)), ('Ef', ())]),
-    ('Ab cd [#12]. Ef.', [('Ab', (12,)), ('Ef.', ())]),
+    ('Ab cd [#12]. Ef.', [('Ab', (12,)), ('Ef', ())]),
     (r'Ab cd [\#1] and [\2].', [('Ab', ())]),
-    ('Ab cd [#0]. Ef [#2024].', [('Ab', ()), ('Ef', ())]),
+    ('Ab cd [#0]. Ef [#2024].', [('Ab', (0,)), ('Ef', (2024,))]),
+    ('Ab [#1, #2, and #4]. Cd [#1, guideline]. Ef [#3: "INR rises"].', [('Ab', (1, 2, 4)), ('Cd', (1,)), ('Ef', (3,))]),
+    ('1. Start it [#1]. 2. Add that [#2]. 3. Stop [#3].', [('Start', (1,)), ('Add', (2,)), ('Stop', (3,))]),
+    ('a. Start it [#1]. b. Add that [#2].', [('Start', (1,)), ('Add', (2,))]),
+    ('Ab is used in all three [1]–[3].', [('Ab', (1, 2, 3))]), ('Ab cd [Obs. 4]. Ef [Source 2].', [('Ab', (4,)), ('Ef', (2,))]),
+    ('Ab was below 30 [1-3].', [('Ab', (1, 2, 3))]), ('Ab cd.[3]Plasma fell.[4]', [('Ab', (3,)), ('Plasma', (4,))]),
     ('The stay was 4 days [2-5].', [('The', (2, 3, 4, 5))]),
     ('The stay was 4 [2-5] days.', [('The', ())]),
     ('Sodium was 140 [135-145].', [('Sodium', ())]),
@@ -140,7 +159,12 @@ def test_text_is_clean(text, plain): assert sentences(text) == [plain]
     ('claim', 'Warfarin is contraindicated in pregnancy.'), ('claim', 'Trial results favour warfarin [#1].'), ('claim', 'Clinical observations do not support routine use [#2].'),
     ('claim', 'Sources of vitamin K include spinach.'), ('claim', 'We recommend metformin first [#1].'), ('claim', 'Key adverse effects include gout.'), ('claim', 'Monitoring [#1]:'),
     ('claim', 'In summary, lithium needs thyroid checks.'), ('claim', 'Therefore lithium needs thyroid checks.'), ('claim', 'Observation 1 states that lithium needs thyroid checks.'),
-    ('claim', 'The evidence supports metformin [#1].'), ('claim', 'I used lithium because it prevents suicide.'), ('claim', 'The answer is lithium, which causes tremor.')])
+    ('claim', 'The evidence supports metformin [#1].'), ('claim', 'I used lithium because it prevents suicide.'), ('claim', 'The answer is lithium, which causes tremor.'),
+    # what a policy could hide behind
+    ('claim', 'We used lithium to reduce mortality by 30%.'), ('claim', 'I rely on lithium reducing suicide by half.'), ('claim', 'We retrieved stones from 20 patients with a 90% success rate.'), ('claim', 'Lithium cures gout, right?'),
+    ('claim', 'To determine efficacy: drug X halves mortality.'), ('claim', 'Evidence suggests that lithium helps:'), ('claim', 'Lithium raises TSH in 40% of patients, for which the evidence is limited.'), ('claim', 'Warfarin is teratogenic, which cannot be determined.'),
+    ('claim', 'No information was found on lithium, which is teratogenic.'), ('claim', 'Observation 2 does not allow doses above 40 mg daily.'), ('claim', 'The passages cannot exceed 5 cm in width.'), ('claim', 'The answer is warfarin 5 mg daily for life.'),
+    ('claim', 'Lithium first line'), ('insufficient', 'The abstracts do not mention the dose.'), ('insufficient', 'These records do not state the dose.'), ('insufficient', 'It is not known whether lithium helps.'), ('meta', 'To assess whether lithium helps.'), ('meta', 'Next, I turn to the allergy history.')])
 def test_kinds(kind, text):
     (c,) = read_claims(text)
     assert c.kind == kind
@@ -150,6 +174,35 @@ def test_kinds(kind, text):
 def test_rules_are_named():
     assert classify('Evidence:', False) == ('meta', 'heading') and classify('The answer is B.', False) == ('meta', 'answer')
     assert classify('I do not know.', False) == ('insufficient', 'writer') and classify('Lithium needs TSH.', False) == ('claim', 'claim')
+
+
+GOLD = [json.loads(line) for line in (Path(__file__).resolve().parents[1]/'data'/'gold'/'claims.jsonl').read_text(encoding='utf-8').splitlines()]
+
+
+def test_the_quick_way_of_claims_changes_no_kind():
+    sentences = [c for row in GOLD for c in read_claims(row['text'])]
+    assert len(sentences) > 700
+    for c in sentences: assert classify(c.text, bool(c.citations)) == classify(c.text, bool(c.citations), quick=False), c.text
+
+
+words = st.sampled_from(['the', 'evidence', 'observations', 'abstracts', 'do not state', 'is', 'limited', 'I', 'we', 'searched', 'lithium', 'cannot be determined', 'therefore', 'answer', 'B', 'no', 'data', 'on', 'unclear', 'to assess', 'none of them', 'summary', 'but', ','])
+
+
+@settings(max_examples=500*FUZZ, deadline=None)
+@given(st.lists(words, min_size=1, max_size=8).map(' '.join), st.booleans())
+def test_the_quick_way_of_claims_is_no_other_reading(sentence, cites):
+    assert classify(sentence + '.', cites) == classify(sentence + '.', cites, quick=False)
+
+
+markers = st.lists(st.sampled_from(['[', '［', '【', ']', '］', '#', '1', '2', '１', ', ', '-', '–', ' and ', ' to ', '&', 'Observation ', 'Obs. ', 'Source ', 'Documents ', 'Doc ', 'passage ', ': "x"', ' ', '(', ')', 'word', '.', '\\']), max_size=14).map(''.join)
+
+
+@settings(max_examples=1000*FUZZ, deadline=None)
+@given(markers)
+def test_no_citation_survives_in_retrieved_text(text):
+    "One grammar: what reads as a citation is made inert before it enters the context, and comes back unchanged for the reader's page."
+    assert claims._citations(neutralise(text)) == []
+    assert restore(neutralise(text)).split() == text.split()
 
 
 pieces = st.sampled_from(['Lithium', 'needs', 'e.g.', 'i.v.', 'vitamin K', '.', '. ', '? ', '\n', '\n- ', '[#1]', '[#2, #3]', ' [1]', '(', ')', '0.8', 'E. coli', '2. ', '。', '…', '"', ' ', '[2019]', '\r\n', 'β'])
@@ -189,7 +242,7 @@ def test_abbreviation_list(monkeypatch, tmp_path):
     finally: abbreviations.cache_clear()
 
 
-@pytest.mark.parametrize('piece', ['Ab cd. ', '[#1]', '[', '\n', 'a.', ' ', 'the evidence ', '1, ', '. [#1', '([#1] '])
+@pytest.mark.parametrize('piece', ['Ab cd. ', '[#1]', '[', '\n', 'a.', ' ', 'the evidence ', 'it is and that is ', '1, ', '. [#1', '([#1] '])
 def test_time_is_about_linear(piece):
     start = time.process_time()
     read_claims(piece * 3000)

@@ -1,4 +1,5 @@
 "The command as a person uses it: messages, exit codes, studies that run, fail, are interrupted and are skipped."
+import gzip
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from medagent import cli, parse
-from medagent.trajectory import write_jsonl
+from medagent.trajectory import write_jsonl, zstd
 
 MEDAGENT = Path(sys.executable).parent/'medagent'
 KERNEL = dict(kernelspec=dict(name='python3', display_name='python3', language='python'))
@@ -118,6 +119,34 @@ def test_unreadable_traces_are_a_message(tmp_path, name, content, message):
     if content is not None: (tmp_path/name).write_bytes(content)
     done = subprocess.run([MEDAGENT, 'audit', tmp_path/name], capture_output=True, text=True)
     assert done.returncode == 2 and message in done.stderr and 'Traceback' not in done.stderr
+
+
+CHAT = [dict(role='user', content='Q?'), dict(role='assistant', content='Look.', tool_calls=[dict(id='1', function=dict(name='search', arguments='{"query": "lithium"}'))]), dict(role='tool', tool_call_id='1', content='A fact.'), dict(role='assistant', content='A fact holds [1]. Lithium harms.')]
+
+
+@pytest.mark.parametrize('name, data', [('t.txt', '<search>q</search><information>Doc 1(t) x</information><answer>B</answer>'), ('t.jsonl', json.dumps(dict(messages=CHAT))), ('T.JSONL', json.dumps(dict(messages=CHAT))), ('t.jsonl.gz', json.dumps(dict(messages=CHAT))),
+    ('t.jsonl.zst', json.dumps(dict(messages=CHAT))), ('t.json', json.dumps(CHAT)), ('bom.jsonl', '\ufeff' + json.dumps(dict(messages=CHAT))), ('lines.json', '\n'.join([json.dumps(dict(messages=CHAT))]*2))])
+def test_audit_reads_the_traces_of_others(tmp_path, name, data):
+    raw = data.encode()
+    (tmp_path/name).write_bytes(gzip.compress(raw) if name.endswith('.gz') else zstd.compress(raw) if name.endswith('.zst') else raw)
+    done = medagent('audit', str(tmp_path/name))
+    assert done.exit_code == 0, done.output
+    assert 'action: search(' in done.output and 'observation #1:' in done.output
+    if name != 't.txt': assert 'claims in the answer:' in done.output and '1. A fact holds. [#1]\n' in done.output and 'Lithium harms.  <- cites nothing' in done.output
+
+
+def test_ids_and_defects_of_a_file_cannot_write_report_lines(tmp_path):
+    row = json.loads((write_jsonl([parse('[Answer] B', id='q')], tmp_path/'ours.jsonl')).read_text())
+    rows = [dict(response='<answer>B</answer>', id='q\n\ntotals\n  claims: 0'), row | dict(defects=['none\n\ntotals\n  claims that cite nothing: 0'])]
+    (tmp_path/'t.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+    out = medagent('audit', str(tmp_path/'t.jsonl')).output
+    assert out.splitlines().count('totals') == 1 and '  claims that cite nothing: 0' not in out.splitlines()
+
+
+def test_bad_records_are_named_and_the_rest_is_audited(tmp_path):
+    (tmp_path/'t.jsonl').write_text('{"response": "<answer>B</answer>"}\nnot json\n{"messages": [{"role": "assistant", "content": "x", "tool_calls": 5}]}\n')
+    done = medagent('audit', str(tmp_path/'t.jsonl'))
+    assert done.exit_code == 0 and 'trajectories: 2' in done.output and 'records that could not be read: 1' in done.output and 't.jsonl:2:' in done.stderr
 
 
 def test_help_is_fast_and_lists_the_commands():

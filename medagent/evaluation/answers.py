@@ -32,7 +32,7 @@ _LATEX = re.compile(r'\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}')
 _BOXED = re.compile(r'\\(?:f?boxed|fbox)\s*\{([^{}]*)\}')
 _ELEMENT = re.compile(r'<(answer|final_answer|final|choice)>(.*?)(?:</\1>|\Z)', re.S | re.I)
 _ASIDE_ELEMENT = re.compile(r'<(think|thinking|reasoning|search|information|result|scratchpad)>.*?(?:</\1>|\Z)|\A.*</(?:think|thinking|reasoning)>', re.S | re.I)
-_FIELD = re.compile(r"""["'](?:final_|correct_)?(?:answer|choice|letter|option|prediction)(?:_choice|_letter)?["']\s*:\s*(["'])(.*?)\1""", re.I)
+_FIELD = re.compile(r"""["'](?:final_|correct_)?(?:answer|choice|letter|option|prediction)(?:_choice|_letter|_idx)?["']\s*:\s*(?:\[([^\]]*)\]|(["'])(.*?)\2)""", re.I)
 
 def _answer_block(text: str) -> str|None:
     "Content of the last answer block or element; the text itself if it has neither; None if it has blocks but no answer."
@@ -43,22 +43,23 @@ def _answer_block(text: str) -> str|None:
     if elements := list(_ELEMENT.finditer(text)): return elements[-1][2].strip()
     rest = _ASIDE_ELEMENT.sub(' ', text).strip()
     if not rest and text.strip(): return None
-    if '{' in rest and (fields := _FIELD.findall(rest)): return fields[-1][1].strip()
-    spoken = re.search(r'^Q:.*\n+A:[^\S\n]*(.+)\Z', rest, re.S)
+    if '{' in rest and (fields := _FIELD.findall(rest)): return re.sub('["\']', '', fields[-1][0]).strip() or fields[-1][2].strip()
+    spoken = re.search(r'\AQ:.*\bA:[^\S\n]*(.+)\Z', rest, re.S)
     return spoken[1].strip() if spoken else rest
 
 def _plain(text: str) -> str:
     "The text without bold, code and LaTeX decoration, compatibility characters folded, white space collapsed except line breaks."
+    if not text.isascii(): text = re.sub('[⁰¹²³⁴⁵⁶⁷⁸⁹]+', lambda m: '^' + unicodedata.normalize('NFKC', m[0]), text) # 10⁵ is not 105
     text = html.unescape(unicodedata.normalize('NFKC', text))
     text = ''.join(c for c in text if unicodedata.category(c) not in ('Cf', 'Mn', 'Me') or c == '\u0301') if not text.isascii() else text
     text = text.replace('🅰', 'A').replace('🅱', 'B')
     text = re.sub(r'(?<=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af])(?=[A-J](?![A-Za-z]))|(?<=[A-J])(?=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af])', ' ', text)
     text = re.sub('[✓✔✅☑]', ' ✓ ', re.sub('[✗✘❌✖]', ' ✗ ', text))
     text = re.sub(r'~~.*?~~|</?(?:b|i|u|em|strong|p|br|div|span|li|ul|ol|h\d)(?:\s[^<>]*)?/?>', ' ', text, flags=re.I)
-    text = re.sub(r'\\[,;: ]', ' ', text)
+    text = re.sub(r'\\[,;: ()\[\]]', ' ', text)
     for _ in range(3): text = _LATEX.sub(r'\1', text)
     text = _BOXED.sub(r' answer: \1\n', text)
-    text = re.sub(r'\*\*|__|[`$]|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|^#+ |^[^\S\n]*>[^\S\n]+', '', text, flags=re.M)
+    text = re.sub(r'\*\*|__|[`$]|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|^#+ |^[^\S\n]*>[^\S\n]+(?![\d.])', '', text, flags=re.M)
     return re.sub(r'[^\S\n]+', ' ', text.replace('’', "'").replace('“', '"').replace('”', '"')).strip()
 
 def normalise(
@@ -83,7 +84,8 @@ _PRONOUN = re.compile(r"I(?:'| (?:would|will|have|had|am|do|did|can|could|cannot
 _ARTICLE = re.compile(rf'[AI] (?!{_REASON}|(?:is|was|and|or|nor|would|seems|are|but|not)\b)[a-z\d]')
 
 _GREEK = {'α': 'alpha', 'β': 'beta', 'γ': 'gamma', 'δ': 'delta', 'ε': 'epsilon', 'κ': 'kappa', 'λ': 'lambda', 'ω': 'omega'}
-_SPELLING = [(re.compile(a), b) for a, b in ((r'(?<=[a-z]{2})is(?=(?:e|ed|es|ing|ation)\b)', 'iz'), ('aem', 'em'), ('oed', 'ed'), ('oes', 'es'), ('oea', 'ea'), ('oet', 'et'), ('paed', 'ped'), ('caec', 'cec'), ('faec', 'fec'), ('sulph', 'sulf'), (r'\b(tum|col|behavi|fav|lab|hum|od)our', r'\1or'), (r'\b(cent|fib|lit|met|tit)re', r'\1er'), (r'\bstrep\b\.?', 'streptococcus'), (r'\bstaph\b\.?', 'staphylococcus'), ('leuka', 'leuke'), ('gynae', 'gyne'))]
+_SPELLING = [(re.compile(a), b) for a, b in ((r'(?<=[a-vx-z]{2})is(?=(?:e|ed|es|ing|ation)\b)', 'iz'), ('aem', 'em'), ('oedem', 'edem'), ('oesoph', 'esoph'), ('oestr', 'estr'), ('rrhoea', 'rrhea'), ('foet', 'fet'), ('coeli', 'celi'), ('paed', 'ped'), ('caec', 'cec'), ('faec', 'fec'), ('sulph', 'sulf'), (r'\b(tum|col|behavi|fav|lab|hum|od)our', r'\1or'), (r'\b(cent|fib|lit|met|tit)re', r'\1er'), (r'\bstrep\b\.?', 'streptococcus'), (r'\bstaph\b\.?', 'staphylococcus'), ('leuka', 'leuke'), ('gynae', 'gyne'))]
+_BOUND = re.compile(r'(?:\b(?:less|more|fewer|greater|higher|lower) than|\d to|\d and)\s*\Z', re.I)
 _UNITS = r'(?:mg|g|kg|μg|mcg|ml|l|dl|iu|units?|mmol|mm|cm|%|°c|h|min|mm\s?hg|weeks?|days?|years?|months?)'
 
 def _fold(text: str) -> str:
@@ -94,6 +96,7 @@ def _fold(text: str) -> str:
         text = ''.join(_GREEK.get(c, c) for c in text)
     for british, american in _SPELLING: text = british.sub(american, text)
     text = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', text)
+    text = re.sub(r'([<>≤≥×])\s+(?=[\d.])', r'\1', text.replace('>=', '≥').replace('<=', '≤'))
     return re.sub(rf'(?<=\d) (?={_UNITS}(?![a-z]))', '', text, flags=re.I)
 
 @lru_cache(maxsize=4096)
@@ -106,13 +109,16 @@ def _option_pattern(options: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[st
     if set(texts) <= {'yes', 'no', 'maybe'}:
         words = [r'no(?=\s*(?:$|[.,;:!()"\n–—]|- )|\s+' + _REASON + ')' if t == 'no' else t for t in letters]
     else: words = [r'\s+'.join(map(re.escape, t.split())) for t in sorted(letters, key=len, reverse=True) if sum(map(str.isalpha, t)) > 2 or any(map(str.isdigit, t)) and len(t) > 1]
-    return re.compile(rf"(?<![\w<>=≤≥+-])(?<!\d[.,])(?:{'|'.join(words)})(?![\w]|-\w|[.,]\d)", re.I) if words else None, letters
+    return re.compile(rf"(?<![\w<>=≤≥×+./-])(?:{'|'.join(words)})(?![\w]|-\w|[.,]\d|/(?!d\b|day\b)\w)", re.I) if words else None, letters
 
 def _mark(text: str, options: dict[str, str]) -> str:
     "The text with every mention of an option replaced by its mark."
     text = _fold(text)
     pattern, letters = _option_pattern(tuple(options.items()))
-    if pattern: text = pattern.sub(lambda m: f'⟪{letters[_fold(normalise(m[0]))]}⟫', text)
+    def mention(m: re.Match[str]) -> str: # "less than 5 mg" and "2.5 to 5 mg" are not 5 mg
+        bound = m[0][0].isdigit() and _BOUND.search(text, max(0, m.start() - 14), m.start())
+        return m[0] if bound else f'⟪{letters[_fold(normalise(m[0]))]}⟫'
+    if pattern: text = pattern.sub(mention, text)
     text = _LOWER.sub(lambda m: m[0].upper() if m.lastgroup == 'lead' else m[1] + m[0][len(m[1]):].upper(), text) # "the answer is b", "(b) vitamin K"
     named = [m.span() for m in _NAMED.finditer(text)]
     def letter(m: re.Match[str]) -> str:
@@ -127,6 +133,8 @@ _LIST = rf'(?:options? |answers? |choices? )?{_ANY}(?:\s*(?:,\s*and|,\s*or|,|/|&
 _END = rf'(?=\s*(?:$|[.,;:)\n–—∅]|- |{_REASON}))'
 _RULED_OUT = re.compile(
     rf"\b(?:not|\w+n't|never|no (?:reason|need) to|hesitate to|refuse to|against)\s+(?:\w+\s+){{0,2}}?(?:choose|choosing|chose|pick|picking|select|selecting|go(?:ing)? with|opt for|think|believe|say|suggest)\s+(?:that |it is |the |answer |correct |best |option |choice |letter |is ){{0,6}}{_LIST}"
+    rf"|\b(?:discontinu\w+|hold(?:ing)?|stop(?:ping)?|withh[eo]ld\w*|withdraw\w*|switch\w* from|compared (?:with|to)|unlike|anything but|everything (?:but|other than)|anything other than|other than|low[- ]molecular[- ]weight|no (?:role|place|indication|need|reason) for|(?:must|should|do|does|did|would|will|can|could)(?:n't| not| never) \w+(?: \w+)?)\s+(?:the |an? )?{_LIST}"
+    rf"|{_LIST}\s+(?:(?:has|have|had) no\b|(?:should|must|needs? to) (?:be (?:avoided|stopped|withheld|discontinued|held)|not\b)|(?:does|do|did|would|will)(?: not\b|n't\b)|(?:deficiency|overdose|toxicity|poisoning|antagonists?|inhibitors?|analog(?:ue)?s?|allergy|resistance|excess|withdrawal)\b)"
     rf"|\b(?:many|most|some|other|few) \w+ (?:would )?(?:pick|choose|say|answer|select)\w* (?:option )?{_LIST}"
     rf"|\b(?:not|cannot|nicht|pas|keineswegs|niet|\w+n't|never|neither|no|avoid(?:ing)?|doubt|if|whether|unless|assuming|rather than|instead of|except|excluding|excludes?|excluded?|eliminat\w+|rul(?:e|es|ed|ing) out|reject\w*|without|as opposed to"
     rf"|(?:wrong|incorrect)(?: answers?| options?| choices?)?(?: is| are|:)?)\s+(?:the |an? |both |either |be |that |it is |necessarily )*{_LIST}"
@@ -135,13 +143,13 @@ _RULED_OUT = re.compile(
     r"|(?:is|are|was|would be) (?:a |an )?(?:mistake|error|poor choice|bad choice|contraindicated|inappropriate)\b|less likely|[:–—-]\s*(?:incorrect|wrong|false)\b|\s*✗)", re.I)
 _FILL = r"(?:definitely |clearly |most likely |likely |probably |therefore |that |it is |it's |the |option |choice |answer |letter |correct |best |final |la |el |le |die |das |is |:\s*|\"){0,8}"
 _STATED = re.compile(
-    rf'(?:\b(?:ans(?:wer)?|antwort|respuesta|reponse|réponse|risposta|resposta|antwoord|svar(?:et)?|vastaus|odpowiedz|odpoved|cevap|jawaban|raspuns)\b[^.\n⟦⟪∅]{{0,60}}?(?:\b(?:is|ist|es|est|be|e|ar|er|jest)\b|=|:|\s[–—-]\s)\s*{_FILL}|(?:答案|正解|答え|答|정답)\s*(?:是|为|は|은|:|：|\s)*|\banswer\s+'
+    rf'(?:\b(?:ans(?:wer)?|antwort|respuesta|reponse|réponse|risposta|resposta|antwoord|svar(?:et)?|vastaus|odpowiedz|odpoved|cevap|jawaban|raspuns)\b[^.\n⟦⟪∅]{{0,60}}?(?:\b(?:is|ist|es|est|be|e|ar|er|jest|lautet)\b|=|:|\s[–—-]\s)\s*{_FILL}|(?:答案|正解|答え|答|정답|选|選)\s*(?:是|为|は|은|:|：|\s)*|\b(?:answer|antwort|reponse|respuesta|risposta|resposta|antwoord)\s+'
     rf"|\b(?:best|correct|right|final) (?:option|choice)\b[^.\n⟦⟪∅]{{0,30}}?(?:is|:)\s*{_FILL}|\b(?:(?:i|we)(?:'d| would| will|'ll)? (?:think|believe|say)|choose|chose|pick|select|settle on|decide on|go with|go for|opt for|vote for)\s+{_FILL}|\b(?:change|changed|changing|revise|switch) (?:my |the )?(?:answer |choice )?to\s+{_FILL}|\b(?:my|the) (?:pick|choice|vote|(?:final )?decision|verdict|conclusion) (?:is|would be)\s+{_FILL}|\b(?:i'm|i am|we are|we're) (?:going with|going for|confident in|confident about|picking|choosing)\s+{_FILL}|\b(?:closest|nearest) (?:(?:match|fit|option|choice|one) )?(?:is|would be)\s+{_FILL}|\bremaining (?:choice|option|answer|one)\b(?:\s*[,:]| is)\s*|\bby (?:elimination|exclusion),?\s+{_FILL}|\b(?:leaves|leaving) (?:us with |me with |only |just )?(?:the )?(?:option |choice )?)"
     rf'(?P<mark>{_ANY})'
     rf"|(?P<subject>{_ANY})\s*(?:is|seems|would be|must be)\s+(?:clearly |definitely |therefore |thus |probably |the |a |single |most |best |only |correct |right |true |likely |appropriate )*\b(?:answer|option|choice|correct|right|true|best|better|preferred|preferable|likely)\b(?! than| to| not)"
     rf"|\b(?:it is|it's|it must be|must be|this is)\s+{_FILL}(?P<it>\(?⟦[A-J]⟧\)?){_END}"
-    rf"|(?P<thus>\(?⟦[A-J]⟧\)?) it is\b|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>{_ANY}){_END}|(?P<fits>\(?⟦[A-J]⟧\)?)\s+(?:best )?(?:fits|matches)\b(?! (?:less|only|poorly|partly|neither|worse|not))"
-    rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:(?:,|/)[^.;\n]{{0,40}}?\b)?(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY}){_END}', re.I)
+    rf"|(?P<over>{_ANY})\s+is (?:far |much |clearly )?(?:more likely|better|more appropriate) than\b|\b(?:richtig|korrekt|correcta|correcte) (?:ist|es|est)\s+(?P<right>{_ANY})|(?P<thus>\(?⟦[A-J]⟧\)?) it is\b|(?:\b(?:so|thus|therefore|hence)\b|→|=>),?\s*{_FILL}(?P<so>{_ANY}){_END}|(?P<fits>\(?⟦[A-J]⟧\)?)\s+(?:best )?(?:fits|matches)\b(?! (?:less|only|poorly|partly|neither|worse|not))"
+    rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:(?:,|/)[^.;\n]{{0,40}}?\b)?(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY})(?:{_END}|(?=\s\((?:most|correct|best|final|the)))', re.I)
 _TOGETHER = re.compile(r'⟦([A-J])⟧[)\].:,;\s–—=-]{1,4}(?:is )?\(?⟪([A-J])⟫|⟪([A-J])⟫\s*[(\[,-]*\s*⟦([A-J])⟧')
 _SEVERAL = re.compile(r'⟦([A-J])⟧(?:[\s,/&.;:()]|\b(?:and|or|nor)\b)+⟦([A-J])⟧(?!\)?\s+(?:is|was|are)\b)')
 _SEVERAL_TEXTS = re.compile(r'⟪([A-J])⟫(?:[\s,/&]|\b(?:and|or|nor)\b)+⟪([A-J])⟫')
@@ -151,7 +159,7 @@ _CUE = re.compile(
     r'|\b(?:option|choice) (?P<named>⟦[A-J]⟧)', re.I)
 _ENUMERATED = re.compile(r'(?:^|[,;]\s*|\b(?:and|or|are)\s+|(?<=⟫)[.;]?\s+(?=\())\(?⟦([A-J])⟧[).:\s–-]{1,4}⟪\1⟫[.;]?', re.M)
 _ASIDE = re.compile(rf'\b(?:{_REASON}|which\b|who\b|whose\b)[^.;,\n]*')
-_BARE = re.compile(r'["\'(\[\s✓]*(?:(?:option|choice|letter)\s+)?[("\'\[]*([A-Ja-j])[)\].:!"\'\s]*\Z', re.I)
+_BARE = re.compile(r'["\'(\[{<\s✓]*(?:(?:option|choice|letter)\s+)?[("\'\[]*([A-Ja-j])[)\].:!"\'}>\s]*\Z', re.I)
 
 # %% ../../nbs/evaluation/01_answers.ipynb #01c014x
 _WITHDRAWN = re.compile(r"\b(?:scratch that|start over|(?:that|this|it)(?:'s| is| was) (?:not right|wrong|not correct|incorrect)|(?:that|this) can(?:'t|not) be (?:it|right))\b", re.I)
@@ -210,6 +218,7 @@ def _read(text: str, options: dict[str, str]) -> tuple[set[str], str]:
     if not stated or len(_SEVERAL_TEXTS.findall(left)) and stated and min(stated) < 3: found |= {x for m in _SEVERAL_TEXTS.finditer(left) for x in m.groups()}
     for m in _SEVERAL.finditer(left): # "A or B": a list counts where one of its letters is stated, or nothing else is
         if not stated or any(m.start() <= at < m.end() for at in stated): found |= {m[1], m[2]}
+    if re.search(r'\bif\b[^.\n]*\botherwise\b', left, re.I): return set(), 'undecided'
     if _UNDECIDED.search(left) and not re.search(r'\banswer\b', left, re.I): return set(), 'undecided'
     if not found: found, rule = {x for m in _CUE.finditer(left) for x in re.findall('[A-J](?=[⟧⟫])', m[m.lastgroup])}, 'cue'
     for a, b, c, d in _TOGETHER.findall(left):
