@@ -175,8 +175,8 @@ _ANSWER = (r"(?:(?:the|my|our) )?(?:(?:single|most|correct|best|right|final|appr
            r"\b(?!.*\b(?:because|since|as|due to|given|which|that|and)\b)[^,;\d]{1,60}"
            r'|(?:option|choice|answer) \(?[a-j]\)? (?:is|seems) (?:the )?(?:correct|right|best|most (?:appropriate|likely))(?: (?:answer|option|choice|one))?')
 _NARRATION = (r"(?:(?:next|first|then|now|finally),? )?(?:i|we)(?:'ll| will| have| can| now| then| first| also)* (?:(?:turn(?:ed)? to|move(?:d)? on to|search(?:ed)?|look(?:ed)? (?:up|for)|consult(?:ed)?"
-              r"|summari[sz]ed?|cite[sd]?|explain)\b(?!.*\b(?:and|that|because|which)\b)[^,;\d%]{0,80}"
-              r"|(?:retrieved?|looked? at|review(?:ed)?|check(?:ed)?|used?|rel(?:y|ied) on) (?!.*\b(?:and|that|because|which)\b)[^,;\d%]{0,40}\b(?:guidelines?|databases?|pubmed|literature|graph|tools?|labels?|abstracts?|evidence|observations?|passages?|documents?|sources?|references?|search(?:es)?)\b[^,;\d%]{0,40})")
+              r")\b(?!.*\b(?:and|that|because|which|as|being)\b)[^,;\d%]{0,80}|(?:summari[sz]ed?|cite[sd]?|explain|list) (?:the|this|these|my|our|what)\b[^,;\d%]{0,40}"
+              r"|(?:retrieved?|looked? at|review(?:ed)?|check(?:ed)?|used?|rel(?:y|ied) on) (?!.*\b(?:and|that|because|which)\b)[^,;\d%]{0,40}\b(?:guidelines?|databases?|pubmed|literature|graph|tools?|labels?|abstracts?|evidence|observations?|passages?|documents?|sources?|references?|search(?:es)?)\b(?: (?:for|on|about|of|in) [^,;\d%]{0,30})?)")
 _POINTER = (rf'{_THE}{_EVIDENCE}(?: \#?\d+)? (?:above |below )?(?:(?:is|are|was|were) )?(?:summari[sz]ed|listed|given|shown|presented|supports?|answers?|confirms?|states?|says?|shows?|points? to)'
             r'(?: (?:it|this|that|the|my|our|above|below|as|follows|final|correct|conclusion|answer|question|choice|option|\(?[a-j]\)?|here))*'
             rf'|(?:here|below) (?:is|are) {_THE}{_EVIDENCE}|see (?:also )?(?:above|below|{_THE}{_EVIDENCE}(?: \#?\d+)?(?: above| below)?|(?:ref|fig|table|section|no)s?\.? [\d, and–-]+(?: of the \w+)?)'
@@ -188,8 +188,9 @@ _SECTION = (r'(?:background|introduction|objectives?|aims?|purpose|(?:materials?
             r'|(?:key question|step|statement|section|part|table|figure|recommendation|question) (?:no\. ?)?\d+)')
 _HEADING = rf'(?:summary(?: of (?:the )?evidence)?|evidence(?: summary)?|references?|sources?|key (?:points|findings)|rationale|explanation|{_SECTION}(?:(?:,| and|, and) {_SECTION}){{0,3}})'
 _AIM = (r'(?:(?:aims?|objectives?|purpose|goal)\b[:.]? )?(?:(?:our|the) (?:aim|objective|purpose|goal) (?:is|was) )?to (?:assess|compare|evaluate|test|determine|describe|examine|investigate|estimate|identify|study|explore)'
-        r'\b(?!.*\b(?:but|we found|showed|found that)\b)[^,;:]*')
+        r'\b(?!.*\b(?:but|we found|showed|found that|is|are|was|were|who|died)\b)[^,;:]*')
 _TAG_QUESTION = re.compile(r",\s*(?:right|correct|no|yes|true|(?:is|are|was|were|do|does|did|has|have|can|could|should|would)n't \w+)\s*[?？]", re.I) # "It cures gout, right?" asserts
+_FINITE = re.compile(r'\b(?:reverses?|causes?|prevents?|treats?|cures?|is|are|was|were|has|have|shows?|showing|recommends?|recommending|reduces?|increases?|raises?|lowers?|(?:be|kill|harm|help)ing)\b', re.I) # an assertion inside a narration
 _TITLE = re.compile(_HEADING, re.I)
 _META = re.compile(rf'(?P<narration>{_NARRATION})|(?P<pointer>{_POINTER})|(?P<frame>{_LEAD}?{_FRAME}|{_LEAD})|(?P<answer>{_LEAD}?(?:{_FRAME},? )?(?:{_ANSWER})|(?:the )?(?:final |correct |best )?answer: \(?[a-j]\)?(?:[.,:]? [^,;.]{{1,40}})?)|(?P<aim>{_AIM})', re.I)
 
@@ -199,11 +200,11 @@ _INSUFFICIENT = re.compile(
     rf'(?P<retrieval>\b(?:the|these|my|our|all|any|none of the|no)(?: retrieved| available| above| cited| two| three| four| five| \d)* (?:observations?|passages?|search(?: results?)?|searches)\b.{{0,40}}?\b{_NOT}\b'
     r"|\b(?:the|these|my|our|all)(?: retrieved| available| above| cited| two| three| four| five| \d)* (?:sources?|documents?|records?|texts?|excerpts?|abstracts?) (?:do(?:es)? not|don't|doesn't|did not|didn't) (?:say|state|mention|address|report|specify|describe|give|cover|discuss|contain)\b"
     rf'|\bobservations? \#?\d+\b.{{0,20}}?\b{_NOT}\b|\bretrieved (?:evidence|information|results?|sources?|documents?)\b.{{0,40}}?\b{_NOT}\b'
-    r'|\bno (?:(?:relevant|further|direct|specific|additional) )*(?:information|evidence|observations?|passages?|results?|documents?) (?:(?:was|were|is|could be) )?(?:found|retrieved|returned)'
     r'|\A(?:no|none of the|neither(?: of the)?|not one of the) (?:(?:retrieved|available|cited) )?(?:observations?|passages?|sources?|documents?|search(?:es)?)(?: \w+)? (?:gives?|states?|reports?|mentions?|addresse?s?|says?|covers?|contains?|names?|describes?|specif(?:y|ies))\b'
     r'|\Anone of (?:them|these|those) (?:gives?|states?|reports?|mentions?|addresse?s?|says?|covers?|contains?|names?|describes?|specif(?:y|ies))\b'
     r'|\Ano .{3,60} (?:is|are|was|were) (?:stated|given|mentioned|reported|found|described) (?:in|by|anywhere)\b'
     r'|\b(?:the|this) (?:evidence|information) (?:retrieved|found|collected|available|here)\b.{0,20}?\b(?:is|was) (?:not enough|too (?:little|thin|limited)|insufficient))'
+    r"|(?P<nothing>\bno (?:(?:relevant|further|direct|specific|additional) )*(?:information|evidence|observations?|passages?|results?|documents?) (?:(?:was|were|is|could be) )?(?:found|retrieved|returned)\b)"
     r"|(?P<writer>\b(?:i|we) (?:do not|don't|cannot|can't|could not|couldn't|(?:was|were|am|are) unable to|did not|didn't) (?:know|find|determine|answer|conclude|confirm|establish|retrieve|tell|see (?:any|an) (?:observations?|passages?|sources?|evidence))|\A(?:i|we) (?:therefore |must |have to )*abstain\b)"
     r'|(?P<evidence>\b(?:evidence|information|data) (?:is|are|was|were|remains?|appears?) (?:too )?(?:insufficient|inconclusive|lacking|limited|conflicting|unavailable|not (?:sufficient|enough|available))'
     r'|\b(?:insufficient|inconclusive|conflicting|not enough|no(?: relevant| direct| clear)?) (?:evidence|information|data)\b|\bcannot be (?:determined|concluded|answered|established|confirmed)|\b(?:it is|it remains) (?:not (?:yet )?(?:known|clear|established)|unknown|unclear|uncertain)\b|\b(?:is|are|remains?) (?:unknown|unclear|uncertain|not known|undetermined)\b|\bthere (?:is|are|was|were) (?:no|not enough|too few|few|little) (?:\w+(?:,? and)? )?(?:\w+ )?(?:data|evidence|studies|trials|information|reports)\b|\Ano (?:\w+ )?(?:\w+ )?(?:data|studies|trials|reports) (?:is|are|was|were|has|have|exist|address)\b|\b(?:has|have) not been (?:established|studied|determined|evaluated|tested|examined)\b|\bunable to (?:determine|find|answer|confirm))', re.I)
@@ -226,9 +227,10 @@ def classify(
     low = body.lower()
     if not cites and len(body) < 80 and _TITLE.fullmatch(body): return 'meta', 'heading'
     if quick and not low.startswith(_STARTS) and not any(hint in low for hint in _HINTS): return 'claim', 'claim' # most claims end here, at little cost
-    if m := _META.fullmatch(body.rstrip(', ')): return 'meta', m.lastgroup or 'frame'
+    m = _META.fullmatch(body.rstrip(', '))
+    if m and not (m.lastgroup == 'narration' and _FINITE.search(body[m.start('narration') + 12:])): return 'meta', m.lastgroup or 'frame'
     m = _INSUFFICIENT.search(body)
-    if m and not _VERB.search(body[:m.start()]) and not _GOES_ON.search(re.sub(r'\b(is|are|was|were) (?:therefore|thus|hence)\b', r'\1', body)) and not (cites and m.lastgroup == 'evidence'): return 'insufficient', m.lastgroup or 'evidence'
+    if m and not _VERB.search(body[:m.start()]) and not _GOES_ON.search(re.sub(r'\b(is|are|was|were) (?:therefore|thus|hence)\b', r'\1', body)) and not (cites and m.lastgroup in ('evidence', 'nothing')): return 'insufficient', m.lastgroup or 'evidence'
     return 'claim', 'claim'
 
 # %% ../nbs/02_claims.ipynb #02c024x

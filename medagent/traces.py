@@ -52,7 +52,9 @@ def format_of(
     if first is None: return None
     if first.re is TAG: return 'medagent'
     if '|' in first[0]: return 'r1-searcher'
-    if first[0] == '</think>' or first[0] == '<think>': return format_of(text[first.end():]) if _FOREIGN.search(text, first.end()) else None
+    if 'think' in first[0]: # what a thought quotes does not decide either
+        end = text.find('</think>', first.start())
+        return format_of(text[end + 8:]) if end >= 0 else None
     after = re.compile(r'</search>\s*(<result>|<information>)').search(text, first.start())
     return 'research' if after and after[1] == '<result>' else 'search-r1'
 
@@ -228,6 +230,9 @@ def read_messages(
             parts = [p for p in m['content'] if isinstance(p, dict)] if isinstance(m.get('content'), list) else []
             requests = [_request(c) for c in [*given, *inside, *([m['function_call']] if m.get('function_call') else []), *(dict(id=p.get('id'), function=dict(name=p.get('name'), arguments=p.get('input'))) for p in parts if p.get('type') == 'tool_use')]]
             thought, closed, rest = content.rpartition('</think>')
+            if not closed and content.lstrip().startswith('<think>'): # cut off in the middle of a thought
+                thought, closed, rest = content, True, ''
+                w.defects.setdefault('truncated-tail')
             thoughts = [m.get('reasoning_content'), *(p.get('thinking') for p in parts if p.get('type') == 'thinking'), thought.replace('<think>', '') if closed else None]
             for reasoning in thoughts:
                 if isinstance(reasoning, str) and reasoning.strip(): w.add(_inert(reasoning.strip()), 'think')
@@ -279,6 +284,7 @@ def read_response(
 ) -> Trajectory:
     "A response in whichever format its tags say; without any known tag it is read as ours."
     name = format_of(text)
+    if name is None and re.search('</?think>', text): return replace(read_messages([dict(role='assistant', content=text)], id, question), meta=dict(format='messages'))
     t = read_tagged(text, FORMATS[name], id, question) if name in FORMATS else parse(text, id=id, question=question)
     return replace(t, meta=dict(format=name or 'medagent'))
 
@@ -296,6 +302,21 @@ def _conversations(text: str) -> list[list[dict[str, str]]]:
     return [c for c in found if any(m['role'] == 'assistant' for m in c)]
 
 
+_WRAPPED = re.compile(r'\s*(?:<information>|<result>|<\|begin_of_documents\|>|\[Observation(?: #(\d+))?\])(.*?)(?:</information>|</result>|<\|end_of_documents\|>)?\s*\Z', re.S)
+
+
+def _brought(content: str, name: str, tool: bool) -> str:
+    "What a message between an assistant's messages brought back, as an observation of the format; '' for a user who only talks. The message ends where it ends: no tag inside counts."
+    m = _WRAPPED.match(content)
+    if m is None and not tool: return ''
+    body = '\n'.join(filter(None, map(neutralise, (m[2] if m else content).split('\n'))))
+    if name == 'medagent': return f'[Observation #{(m and m[1]) or 1}] {body or NO_RESULT}'
+    opening, closing = FORMATS[name]['observation']
+    for tags in FORMATS[name].values():
+        for tag in tags: body = body.replace(tag, tag.replace('<', '<\\', 1))
+    return f'{opening}{body}{closing}'
+
+
 def _read_conversation(messages: Sequence[Any], id: str, question: str = '') -> Trajectory:
     "A conversation. Where the assistant writes tags and calls no tool, its messages are one response, together with what came back between them."
     turns = [m for m in messages if isinstance(m, dict)]
@@ -304,7 +325,8 @@ def _read_conversation(messages: Sequence[Any], id: str, question: str = '') -> 
     plain = not any(m.get('tool_calls') or m.get('function_call') or '<tool_call>' in _content(m) or isinstance(m.get('content'), list) for m in written)
     if plain and any(format_of(_content(m)) for m in written):
         asked = next((_content(m) for m in turns if m.get('role') == 'user'), '')
-        text = '\n'.join(_content(m).strip() for m in turns[first:] if m.get('role') == 'assistant' or re.match(r'\s*(?:<information>|<result>|<\|begin_of_documents\|>|\[Observation)', _content(m)))
+        name = next(filter(None, (format_of(_content(m)) for m in written)))
+        text = '\n'.join(filter(None, (_content(m).strip() if m.get('role') == 'assistant' else _brought(_content(m), name, m.get('role') != 'user') for m in turns[first:])))
         return read_response(text, id, question or (m[1].strip() if (m := _ASKED.search(asked)) else asked.strip()))
     t = read_messages(messages, id, question)
     return replace(t, meta=dict(format='messages'))

@@ -137,8 +137,8 @@ def _read_call(body: str) -> tuple[str, str, int]|str:
 
 # %% ../nbs/01_trajectory.ipynb #01c015x
 _MARKER = (r'(?=\s*(?:think|action|evidence|answer|no relevant information found)\s*[\]］】]'
-           r'|\s*observations?(?![a-z])|(?=[^\]］】]{0,60}\d)(?:[\s#＃\d,;，、&–—-]|(?:obs|passage|document|doc|source)s?\b\.?|and\b|to\b){1,60}[\]］】]'
-           r'|\s*[#＃]\s*\d|\s*(?:obs|passage|document|doc|source)s?\b\.?\s*[#＃]?\s*\d)')
+           r'|\s*observations?(?![a-z])|(?=[^\]］】]{0,60}\d)(?:[\s#＃\d,;，、&–—-]|(?:obs|passage|document|doc|source)s?(?![^\W\d_])\.?|and(?![^\W\d_])|to(?![^\W\d_])){1,60}[\]］】]'
+           r'|\s*[#＃]\s*\d|\s*(?:obs|passage|document|doc|source)s?\.?\s*[#＃]?\s*\d)')
 _OPEN = re.compile(r'([\[［【])(\\*)' + _MARKER, re.I)
 _LIVE = re.compile(r'[\[［【]' + _MARKER, re.I)
 _SHUT = re.compile(r'([\[［【])\\(\\*)' + _MARKER, re.I)

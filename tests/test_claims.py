@@ -164,6 +164,8 @@ def test_text_is_clean(text, plain): assert sentences(text) == [plain]
     ('claim', 'We used lithium to reduce mortality by 30%.'), ('claim', 'I rely on lithium reducing suicide by half.'), ('claim', 'We retrieved stones from 20 patients with a 90% success rate.'), ('claim', 'Lithium cures gout, right?'),
     ('claim', 'To determine efficacy: drug X halves mortality.'), ('claim', 'Evidence suggests that lithium helps:'), ('claim', 'Lithium raises TSH in 40% of patients, for which the evidence is limited.'), ('claim', 'Warfarin is teratogenic, which cannot be determined.'),
     ('claim', 'No information was found on lithium, which is teratogenic.'), ('claim', 'Observation 2 does not allow doses above 40 mg daily.'), ('claim', 'The passages cannot exceed 5 cm in width.'), ('claim', 'The answer is warfarin 5 mg daily for life.'),
+    ('claim', 'We used PubMed for protamine reverses heparin.'), ('claim', 'We retrieved guidelines recommending metformin first line.'), ('claim', 'I explain lithium toxicity as renal failure from sodium depletion.'), ('claim', 'To describe lithium toxicity as benign is wrong.'),
+    ('claim', 'No evidence was found that ACE inhibitors cause harm [#1].'), ('insufficient', 'No evidence was found.'),
     ('claim', 'Lithium first line'), ('insufficient', 'The abstracts do not mention the dose.'), ('insufficient', 'These records do not state the dose.'), ('insufficient', 'It is not known whether lithium helps.'), ('meta', 'To assess whether lithium helps.'), ('meta', 'Next, I turn to the allergy history.')])
 def test_kinds(kind, text):
     (c,) = read_claims(text)
@@ -194,7 +196,7 @@ def test_the_quick_way_of_claims_is_no_other_reading(sentence, cites):
     assert classify(sentence + '.', cites) == classify(sentence + '.', cites, quick=False)
 
 
-markers = st.lists(st.sampled_from(['[', '［', '【', ']', '］', '#', '1', '2', '１', ', ', '-', '–', ' and ', ' to ', '&', 'Observation ', 'Obs. ', 'Source ', 'Documents ', 'Doc ', 'passage ', ': "x"', ' ', '(', ')', 'word', '.', '\\']), max_size=14).map(''.join)
+markers = st.lists(st.sampled_from(['[', '［', '【', ']', '］', '#', '1', '2', '１', ', ', '-', '–', ' and ', ' to ', '&', 'Observation ', 'Obs. ', 'Obs', 'Source ', 'Source', 'Doc', 'Passages',  'Documents ', 'Doc ', 'passage ', ': "x"', ' ', '(', ')', 'word', '.', '\\']), max_size=14).map(''.join)
 
 
 @settings(max_examples=1000*FUZZ, deadline=None)

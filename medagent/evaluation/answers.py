@@ -85,7 +85,7 @@ _ARTICLE = re.compile(rf'[AI] (?!{_REASON}|(?:is|was|and|or|nor|would|seems|are|
 
 _GREEK = {'α': 'alpha', 'β': 'beta', 'γ': 'gamma', 'δ': 'delta', 'ε': 'epsilon', 'κ': 'kappa', 'λ': 'lambda', 'ω': 'omega'}
 _SPELLING = [(re.compile(a), b) for a, b in ((r'(?<=[a-vx-z]{2})is(?=(?:e|ed|es|ing|ation)\b)', 'iz'), ('aem', 'em'), ('oedem', 'edem'), ('oesoph', 'esoph'), ('oestr', 'estr'), ('rrhoea', 'rrhea'), ('foet', 'fet'), ('coeli', 'celi'), ('paed', 'ped'), ('caec', 'cec'), ('faec', 'fec'), ('sulph', 'sulf'), (r'\b(tum|col|behavi|fav|lab|hum|od)our', r'\1or'), (r'\b(cent|fib|lit|met|tit)re', r'\1er'), (r'\bstrep\b\.?', 'streptococcus'), (r'\bstaph\b\.?', 'staphylococcus'), ('leuka', 'leuke'), ('gynae', 'gyne'))]
-_BOUND = re.compile(r'(?:\b(?:less|more|fewer|greater|higher|lower) than|\d to|\d and)\s*\Z', re.I)
+_BOUND = re.compile(r'(?:\b(?:less|more|fewer|greater|higher|lower) than|\b(?:at least|at most|under|up to|within|exceeding|maximum|minimum)|\A\W*(?:below|above|over)|\d to|\d and)\s*\Z', re.I)
 _UNITS = r'(?:mg|g|kg|μg|mcg|ml|l|dl|iu|units?|mmol|mm|cm|%|°c|h|min|mm\s?hg|weeks?|days?|years?|months?)'
 
 def _fold(text: str) -> str:
@@ -117,6 +117,7 @@ def _mark(text: str, options: dict[str, str]) -> str:
     pattern, letters = _option_pattern(tuple(options.items()))
     def mention(m: re.Match[str]) -> str: # "less than 5 mg" and "2.5 to 5 mg" are not 5 mg
         bound = m[0][0].isdigit() and _BOUND.search(text, max(0, m.start() - 14), m.start())
+        bound = bound or m[0][0].isdigit() and re.match(r'\s+or (?:less|more|lower|higher)\b', text[m.end():m.end() + 12])
         return m[0] if bound else f'⟪{letters[_fold(normalise(m[0]))]}⟫'
     if pattern: text = pattern.sub(mention, text)
     text = _LOWER.sub(lambda m: m[0].upper() if m.lastgroup == 'lead' else m[1] + m[0][len(m[1]):].upper(), text) # "the answer is b", "(b) vitamin K"
@@ -130,11 +131,11 @@ def _mark(text: str, options: dict[str, str]) -> str:
 _L = r'\(?⟦(?P<letter>[A-J])⟧\)?'
 _ANY = r'\(?[⟦⟪][A-J][⟧⟫]\)?'
 _LIST = rf'(?:options? |answers? |choices? )?{_ANY}(?:\s*(?:,\s*and|,\s*or|,|/|&|and|or|nor)\s*(?:options? )?{_ANY}){{0,9}}'
-_END = rf'(?=\s*(?:$|[.,;:)\n–—∅]|- |{_REASON}))'
+_END = rf'(?=\s*(?:$|[.,;:)\n–—∅]|\(∅|- |{_REASON}))'
 _RULED_OUT = re.compile(
     rf"\b(?:not|\w+n't|never|no (?:reason|need) to|hesitate to|refuse to|against)\s+(?:\w+\s+){{0,2}}?(?:choose|choosing|chose|pick|picking|select|selecting|go(?:ing)? with|opt for|think|believe|say|suggest)\s+(?:that |it is |the |answer |correct |best |option |choice |letter |is ){{0,6}}{_LIST}"
-    rf"|\b(?:discontinu\w+|hold(?:ing)?|stop(?:ping)?|withh[eo]ld\w*|withdraw\w*|switch\w* from|compared (?:with|to)|unlike|anything but|everything (?:but|other than)|anything other than|other than|low[- ]molecular[- ]weight|no (?:role|place|indication|need|reason) for|(?:must|should|do|does|did|would|will|can|could)(?:n't| not| never) \w+(?: \w+)?)\s+(?:the |an? )?{_LIST}"
-    rf"|{_LIST}\s+(?:(?:has|have|had) no\b|(?:should|must|needs? to) (?:be (?:avoided|stopped|withheld|discontinued|held)|not\b)|(?:does|do|did|would|will)(?: not\b|n't\b)|(?:deficiency|overdose|toxicity|poisoning|antagonists?|inhibitors?|analog(?:ue)?s?|allergy|resistance|excess|withdrawal)\b)"
+    rf"|\b(?:discontinu\w+|ceas\w+|halt\w*|taper\w*|revers\w+|lacking|contraindicated:?|an? alternative to|hold(?:ing)?|stop(?:ping)?|withh[eo]ld\w*|withdraw\w*|switch\w* from|compared (?:with|to)|unlike|anything but|everything (?:but|other than)|anything other than|other than|low[- ]molecular[- ]weight|no (?:role|place|indication|need|reason) for|(?:must|should|do|does|did|would|will|can|could)(?:n't| not| never) \w+(?: \w+)?)\s+(?:the |an? )?{_LIST}"
+    rf"|{_LIST}\s+(?:(?:has|have|had) no\b|(?:should|must|needs? to) (?:be (?:avoided|stopped|withheld|discontinued|held)|not\b)|(?:does|do|did|would|will)(?: not\b|n't\b)|(?:deficiency|overdose|toxicity|poisoning|antagonists?|inhibitors?|analog(?:ue)?s?|antibod(?:y|ies)|allergy|resistance|excess|withdrawal|is harmful|is dangerous)\b)"
     rf"|\b(?:many|most|some|other|few) \w+ (?:would )?(?:pick|choose|say|answer|select)\w* (?:option )?{_LIST}"
     rf"|\b(?:not|cannot|nicht|pas|keineswegs|niet|\w+n't|never|neither|no|avoid(?:ing)?|doubt|if|whether|unless|assuming|rather than|instead of|except|excluding|excludes?|excluded?|eliminat\w+|rul(?:e|es|ed|ing) out|reject\w*|without|as opposed to"
     rf"|(?:wrong|incorrect)(?: answers?| options?| choices?)?(?: is| are|:)?)\s+(?:the |an? |both |either |be |that |it is |necessarily )*{_LIST}"
@@ -152,7 +153,7 @@ _STATED = re.compile(
     rf'|\A["\'(\[\s]*(?:option |choice )?(?!{_ANY}\s*(?:(?:,|/)[^.;\n]{{0,40}}?\b)?(?:and|or)\s*[(⟦⟪])(?P<lead>{_ANY})(?:{_END}|(?=\s\((?:most|correct|best|final|the)))', re.I)
 _TOGETHER = re.compile(r'⟦([A-J])⟧[)\].:,;\s–—=-]{1,4}(?:is )?\(?⟪([A-J])⟫|⟪([A-J])⟫\s*[(\[,-]*\s*⟦([A-J])⟧')
 _SEVERAL = re.compile(r'⟦([A-J])⟧(?:[\s,/&.;:()]|\b(?:and|or|nor)\b)+⟦([A-J])⟧(?!\)?\s+(?:is|was|are)\b)')
-_SEVERAL_TEXTS = re.compile(r'⟪([A-J])⟫(?:[\s,/&]|\b(?:and|or|nor)\b)+⟪([A-J])⟫')
+_SEVERAL_TEXTS = re.compile(r'⟪([A-J])⟫(?:[\s,/&–—-]|\b(?:and|or|nor)\b)+⟪([A-J])⟫')
 _CUE = re.compile(
     rf'∅[^⟦⟪\n]{{0,20}}?(?:\b(?:but|so|thus|therefore|hence|leaving|leaves|sondern|mais|sino|ma|maar|mas)\b|[,;.])\s*(?:rather |instead |only )?{_FILL}(?P<after>{_ANY})'
     rf'|(?:\A|[.!?\n:;–—]\s*)(?P<alone>\(?⟦[A-J]⟧\)?)\s*(?=$|[.\n])|(?P<paren>\(⟦[A-J]⟧\))(?!\s*(?:or|and|,)\s*\()'
@@ -223,8 +224,9 @@ def _read(text: str, options: dict[str, str]) -> tuple[set[str], str]:
     if not found: found, rule = {x for m in _CUE.finditer(left) for x in re.findall('[A-J](?=[⟧⟫])', m[m.lastgroup])}, 'cue'
     for a, b, c, d in _TOGETHER.findall(left):
         if (a or d) in found: found |= {b or c}
+    if len(found) == 1 and (turn := re.search(r'\b(?:no,? wait|wait|scratch that)\b[^⟦⟪]{0,20}\(?⟦([A-J])⟧\)?\W*\Z', left, re.I)): return {turn[1]}, 'stated' # "A. No wait, C."
     if len(found) != 1 and (not stated or re.search(r'\b(?:so|therefore|thus|hence)\b[^.!?\n]*[.!?]?\Z', left.strip(), re.I)) and (last := _concluded(left)): return last, 'concluded'
-    if not found: found, rule = set(re.findall('⟪([A-J])⟫', _ASIDE.sub('', left))), 'text-within'
+    if not found: found, rule = set(re.findall('⟪([A-J])⟫', _ASIDE.sub('', re.sub(r'(?:\A|(?<=[.!?\n]))\s*If\b[^.!?\n]*', '', left)))), 'text-within' # conditions state nothing
     if not found: rule = 'eliminated' if '∅' in left else 'unreadable'
     return found, rule
 

@@ -277,7 +277,7 @@ def stage_sft(s: Setting, report: Report) -> None:
 # %% ../../nbs/starter/06_study.ipynb #06c016x
 def stage_grpo(s: Setting, report: Report, arm: str) -> None:
     "One RL arm: the recipe named `arm`, from the SFT policy."
-    out = _begun(s.folder/arm, f'{_recipe_hash(arm)} {file_hash(s.folder/"sft"/"model.safetensors")}')
+    out = _begun(s.folder/arm, ' '.join([_recipe_hash(arm), *(file_hash(s.folder/what/'model.safetensors') for what in ('sft', 'verifier'))]))
     seed_everything(3000 + s.seed)
     items = draw_items(s.world, 'rl', s.preset.grpo.steps*s.preset.grpo.prompts, seed=s.seed)
     log = train_grpo(s.folder/'sft', items, s.toolbox, recipe(arm), Verifier.from_folder(s.folder/'verifier'), out, s.preset.grpo, seed=s.seed, progress=_progress(report, f'GRPO {arm}', COST['grpo']))
