@@ -205,7 +205,7 @@ def _observation(text: str, header: str, start: int, body: int, end: int, before
     if forged: note('forged-observation')
     elif number != last + 1: note('observation-out-of-order')
     raw = text[body:end].strip()
-    if raw != NO_RESULT and _LIVE.search(raw): note('marker-in-observation')
+    if raw != NO_RESULT and any(map(_LIVE.search, raw.split('\n'))): note('marker-in-observation')
     passages = () if raw == NO_RESULT else tuple(line.strip() for line in raw.split('\n') if line.strip())
     return _block('observation', text, start, body, end, number=number, passages=passages, forged=forged)
 

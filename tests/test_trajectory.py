@@ -144,6 +144,7 @@ TAIL = '\n[Evidence] a [#1].\n[Answer] b'
     ('[Action] kg_query("x")' + TAIL, ['unanswered-call']),
     ('[Action] kg_query("x")\n[Observation #1] y\n[observation #2] z' + TAIL, ['marker-in-observation']),
     ('[Action] kg_query("x")\n[Observation #1] y [#2]' + TAIL, ['marker-in-observation']),
+    ('[Action] kg_query("x")\n[Observation #1] [\n#0' + TAIL, []),
     ('[Answer] b', ['missing-evidence']),
     ('[Evidence]\n[Answer] b', ['missing-evidence']),
     ('[Evidence] a.', ['missing-answer']),
