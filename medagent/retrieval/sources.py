@@ -29,7 +29,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import chain, islice
 from multiprocessing import get_context
 from operator import itemgetter
 from pathlib import Path
@@ -140,7 +140,12 @@ def _bar(items: Iterable[Any]|None, what: str, progress: bool, **more: Any) -> t
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c011x
 _SAFE: dict[str, Any] = dict(resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False,
-                             remove_comments=True, remove_pis=True, collect_ids=False)
+                             remove_comments=True, remove_pis=True)      # not collect_ids=False: it makes lxml 6 look for the external DTD
+
+class _Wide:
+    "A file that always gives a large piece: lxml asks for 32 kB at a time, and each request through gzip costs."
+    def __init__(self, file: BinaryIO): self.file = file
+    def read(self, size: int) -> bytes: return self.file.read(1 << 18)
 
 def _xml(path: Path, units: Mapping[str, tuple[str, ...]]) -> Iterator[etree._Element]:
     "The record elements of a file, each freed after use. `units`: the allowed root elements and what to yield below each."
@@ -150,7 +155,7 @@ def _xml(path: Path, units: Mapping[str, tuple[str, ...]]) -> Iterator[etree._El
     if dtd is not None and (names := [e.name for e in dtd.iterentities()]):
         raise MedAgentError(f'{path}: declares the entity {names[0]!r}; files of this format declare none, so it is not read')
     with _open(path) as f:
-        for _, e in etree.iterparse(f, events=('end',), tag=units[root.tag], **_SAFE):
+        for _, e in etree.iterparse(_Wide(f), events=('end',), tag=units[root.tag], **_SAFE):
             yield e
             if (parent := e.getparent()) is not None:
                 while e.getprevious() is not None: del parent[0]     # the records before this one
@@ -197,90 +202,101 @@ def _text(e: etree._Element|None) -> str:
     return ' '.join(text.split()) if text else ''
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c017x
-_ROWS = 50_000      # rows in the buffer of a run
+_ROWS = 25_000      # rows in the buffer
 _FAN = 128          # runs merged at once: below any limit on open files
+_Row = tuple[str, int, int, Any]     # key, version, number, payload
+
+def _pack(row: _Row) -> str:
+    "A row as a line. A payload that is a list of passages (as lists of their fields) gets their number in front; text, one line of ASCII, stays as it is."
+    key, version, n, payload = row
+    return f'{key}\t{version}\t{n}\t{payload}\n' if isinstance(payload, str) else f'{key}\t{version}\t{n}\t{len(payload)} {json.dumps(payload)}\n'
 
 class _Runs:
-    "Writes rows into sorted runs in a folder."
+    "Collects rows and hands them back in sorted runs."
     def __init__(self, folder: Path, stem: str, rows: int = _ROWS):
         self.folder, self.stem, self.rows = folder, stem, rows
         self.paths: list[Path] = []
-        self._buffer: list[tuple[str, int, int, str]] = []
+        self._buffer: list[_Row] = []
         self._n, self._out, self._last = 0, None, ('', -1, -1)
 
-    def add(self, key: str, version: int, payload: str) -> None:
-        "One row; the payload is one line of ASCII."
+    def add(self, key: str, version: int, payload: Any) -> None:
+        "One row; see `_pack` for the payload."
         self._buffer.append((key, version, self._n, payload))
         self._n += 1
-        if len(self._buffer) >= self.rows: self._flush()
+        if len(self._buffer) >= self.rows: self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        "Write the buffer, behind the last run where the order allows."
         if not self._buffer: return
         self._buffer.sort()
         if self._out is None or self._buffer[0][:3] < self._last:
-            self._end()
+            self.end()
             self.paths.append(self.folder/f'{self.stem}.{len(self.paths)}.run')
             self._out = pa.output_stream(str(self.paths[-1]), compression='zstd')
-        self._out.write(''.join('%s\t%d\t%d\t%s\n' % row for row in self._buffer).encode('utf-8', 'surrogatepass'))
+        self._out.write(''.join(map(_pack, self._buffer)).encode('utf-8', 'surrogatepass'))
         self._last = self._buffer[-1][:3]
         self._buffer = []
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        "Finish the last run."
         if self._out is not None: self._out.close()
         self._out = None
 
-    def close(self) -> list[Path]:
-        "The finished runs."
-        self._flush()
-        self._end()
-        return self.paths
+    def close(self) -> list[tuple[Path|list[_Row], int]]:
+        "The runs for `_merged`; the last rows stay in memory."
+        self.end()
+        self._buffer.sort()
+        return [*((p, 0) for p in self.paths), (self._buffer, 0)]
 
-def _run(path: Path, order: int = 0) -> Iterator[tuple[str, int, int, str]]:
+def _run(run: Path|list[_Row], order: int = 0) -> Iterator[_Row]:
     "The rows of a run; `order` puts the rows of later files behind those of earlier ones."
-    with io.TextIOWrapper(io.BufferedReader(pa.input_stream(str(path), compression='zstd'), 1 << 16), 'utf-8', 'surrogatepass', newline='\n') as f:
+    if isinstance(run, list):
+        yield from run
+        return
+    with io.TextIOWrapper(io.BufferedReader(pa.input_stream(str(run), compression='zstd'), 1 << 16), 'utf-8', 'surrogatepass', newline='\n') as f:
         for line in f:
             key, version, n, payload = line[:-1].split('\t', 3)
             yield key, int(version), (order << 40) + int(n), payload
 
-def _merged(runs: Sequence[tuple[Path, int]], folder: Path) -> Iterator[tuple[str, int, int, str]]:
+def _merged(runs: Sequence[tuple[Path|list[_Row], int]], folder: Path) -> Iterator[_Row]:
     "The rows of many runs (each with the order of its file) as one sorted stream."
     runs = list(runs)
-    for level in range(9):
-        if len(runs) <= _FAN: break
-        joined: list[tuple[Path, int]] = []
+    while len(runs) > _FAN:
+        joined: list[tuple[Path|list[_Row], int]] = []
         for i in range(0, len(runs), _FAN):
-            path = folder/f'merge-{level}-{i}.{secrets.token_hex(4)}.run'
+            path = folder/f'merge-{secrets.token_hex(8)}.run'
             with pa.output_stream(str(path), compression='zstd') as out:
-                rows = heapq.merge(*(_run(p, order) for p, order in runs[i:i + _FAN]))
-                while block := list(islice(rows, 1000)): out.write(''.join('%s\t%d\t%d\t%s\n' % row for row in block).encode('utf-8', 'surrogatepass'))
+                rows = heapq.merge(*(_run(r, order) for r, order in runs[i:i + _FAN]), key=itemgetter(0, 1, 2))
+                while block := list(islice(rows, 1000)): out.write(''.join(map(_pack, block)).encode('utf-8', 'surrogatepass'))
             joined.append((path, 0))
         runs = joined
-    return heapq.merge(*(_run(p, order) for p, order in runs))
+    return heapq.merge(*(_run(r, order) for r, order in runs), key=itemgetter(0, 1, 2)) if len(runs) > 1 else _run(*runs[0]) if runs else iter(())
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c020x
+def _size(payload: Any) -> int:
+    "The number of passages in a payload."
+    return len(payload) if isinstance(payload, list) else int(payload.partition(' ')[0]) if payload else 0
+
+def _latest(rows: Iterable[_Row], report: Report) -> Iterator[Passage]:
+    "The passages of the winning row of each key; losers are counted."
+    key, version, last, best = '', -1, '', ''        # payloads: the last of this version, the best of the versions below
+    def settle() -> str|list:
+        if last and best: report.skipped['older version'] += _size(best)
+        return last or best
+    for k, v, _, payload in chain(rows, [('', 0, 0, '')]):      # a last key that settles the one before
+        if k == key and v == version:
+            if last: report.skipped['replaced by a later record' if payload else 'deleted'] += _size(last)
+        elif k == key: best = settle()
+        else:
+            if won := settle():
+                report.kept += _size(won)
+                for row in won if isinstance(won, list) else json.loads(won.partition(' ')[2]): yield Passage(*row)
+            key, best = k, ''
+        version, last = v, payload
+
 def _version(said: Any, otherwise: int = 0) -> int:
     "A version number as files write it."
     return int(v) if (v := str(said)).isascii() and v.isdecimal() and len(v) < 10 else otherwise
-
-def _pack(rows: Sequence[Sequence[Any]]) -> str:
-    "Passages, as lists of their fields, in one line of ASCII."
-    return f'{len(rows)} {json.dumps(rows)}'
-
-def _latest(rows: Iterable[tuple[str, int, int, str]], report: Report) -> Iterator[Passage]:
-    "The passages of the winning row of each key; losers are counted."
-    def size(row: tuple[str, int, int, str]|None) -> int: return int(row[3].partition(' ')[0]) if row and row[3] else 0
-    for _, of_key in groupby(rows, itemgetter(0)):
-        best = None
-        for _, of_version in groupby(of_key, itemgetter(1)):
-            *before, last = of_version
-            report.skipped['replaced by a later record' if last[3] else 'deleted'] += sum(map(size, before))
-            if last[3]:
-                report.skipped['older version'] += size(best)
-                best = last
-        if best is None: continue
-        report.kept += size(best)
-        for row in json.loads(best[3].partition(' ')[2]): yield Passage(*row)
-    report.skipped += Counter()     # drops the zeros
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c022x
 Kids = dict[str, list[etree._Element]]
@@ -290,7 +306,9 @@ def _kids(e: etree._Element|None) -> Kids:
     "The children of an element by name."
     found: Kids = {}
     if e is not None:
-        for c in e: found.setdefault(c.tag, []).append(c)
+        for c in e:
+            if (name := c.tag) in found: found[name].append(c)
+            else: found[name] = [c]
     return found
 
 def _one(kids: Kids, name: str) -> etree._Element|None: return kids.get(name, (None,))[0]
@@ -303,7 +321,9 @@ _YEAR = re.compile(r'(?:1[5-9]|20)\d\d')
 def _year(date: etree._Element|None) -> int|None:
     "The year of a PubDate or a MedlineDate."
     if date is None: return None
-    return int(m[0]) if (m := _YEAR.search(' '.join(e.text or '' for e in date if e.tag in ('Year', 'MedlineDate')))) else None
+    for e in date:
+        if e.tag in ('Year', 'MedlineDate') and (m := _YEAR.search(e.text or '')): return int(m[0])
+    return None
 
 def _ids(outer: etree._Element|None) -> dict[str, str]:
     "The identifiers of the record itself, not those of its references."
@@ -379,7 +399,7 @@ def _abstract(e: etree._Element, label: str = '') -> list[str]:
     found = []
     parts = [c for c in e if c.tag == 'AbstractText']
     for c in parts or ([e] if e.text and e.text.strip() else []):
-        text, head = _text(c), ' '.join((c.get('Label') or '').split()).rstrip(':') or label
+        text, head = _text(c), ' '.join(said.split()).rstrip(':') if (said := c.get('Label')) else label
         if not text:        # "LEVEL OF EVIDENCE: 4" is said in the label; a bare "METHODS" says nothing
             if ':' in head or any(map(str.isdigit, head)): found.append(head)
         elif head and head.upper() not in ('UNLABELLED', 'UNLABELED') and not text.upper().startswith(head.upper() + ':'): found.append(f'{head}: {text}')
@@ -434,16 +454,8 @@ _PUBMED: dict[str, tuple[str, ...]] = {'PubmedArticleSet': _SETS, 'PubmedArticle
     'MedlineCitationSet': ('MedlineCitation', 'DeleteCitation'), 'MedlineCitation': ('MedlineCitation',), 'BookDocumentSet': ('BookDocument', 'DeleteDocument'), 'BookDocument': ('BookDocument',)}
 _FORMAT = 1     # of the runs; raised whenever the same file would give other rows
 
-def _spool(path: Path, folder: Path, fields: tuple[str, ...], go_on: bool) -> tuple[list[Path], Report]:
-    "Parse one PubMed file into runs, or find those made earlier."
-    stat = path.stat()
-    stem = f'{path.name}.{text_hash(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {fields} {_FORMAT}")}'
-    done = folder/f'{stem}.json'
-    if done.exists():
-        saved = json.loads(done.read_text(encoding='utf-8'))
-        report = Report(**saved['report'] | {k: Counter(saved['report'][k]) for k in ('skipped', 'noted')})
-        if all((folder/name).exists() for name in saved['runs']): return [folder/name for name in saved['runs']], report
-    start, report, runs = time.process_time(), Report(), _Runs(folder, stem)
+def _parse(path: Path, runs: _Runs, report: Report, fields: tuple[str, ...], go_on: bool) -> None:
+    "The records and deletions of one file, as rows."
     with _reading(path, report, go_on):
         for e in _xml(path, _PUBMED):
             if e.tag.startswith('Delete'):
@@ -455,13 +467,25 @@ def _spool(path: Path, folder: Path, fields: tuple[str, ...], go_on: bool) -> tu
             if isinstance(record, str): report.skip(record)
             else:
                 report.records += 1
-                runs.add(record[2][0], record[1], _pack([record[2]]))
-    runs.close()
+                runs.add(record[2][0], record[1], [record[2]])
+
+def _spool(job: tuple[Path, Path, tuple[str, ...], bool]) -> tuple[list[Path], Report]:
+    "Parse one file into runs of its own in a folder, or find those made earlier."
+    path, folder, fields, go_on = job
+    stat = path.stat()
+    stem = f'{path.name}.{text_hash(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {fields} {_FORMAT}")}'
+    done = folder/f'{stem}.json'
+    if done.exists():
+        saved = json.loads(done.read_text(encoding='utf-8'))
+        report = Report(**saved['report'] | {k: Counter(saved['report'][k]) for k in ('skipped', 'noted')})
+        if all((folder/name).exists() for name in saved['runs']): return [folder/name for name in saved['runs']], report
+    start, report, runs = time.process_time(), Report(), _Runs(folder, stem)
+    _parse(path, runs, report, fields, go_on)
+    runs.flush()
+    runs.end()
     report.seconds = time.process_time() - start
     if not report.damaged: write_atomic(done, json.dumps(dict(runs=[p.name for p in runs.paths], report=vars(report) | {'seconds': 0.0})))
     return runs.paths, report
-
-def _spool_elsewhere(job: tuple[Path, Path, tuple[str, ...], bool]) -> tuple[list[Path], Report]: return _spool(*job)
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c028x
 def read_pubmed(
@@ -482,15 +506,22 @@ def _read_pubmed(files: list[Path], report: Report, fields: tuple[str, ...], wor
     with tempfile.TemporaryDirectory(prefix='medagent-pubmed-') if work is None else nullcontext(work) as base:
         folder = Path(base)
         folder.mkdir(parents=True, exist_ok=True)
-        jobs = [(f, folder, fields, go_on) for f in files]
-        runs: list[tuple[Path, int]] = []
-        with _bar(None, 'PubMed', progress, total=sum(f.stat().st_size for f in files), unit='B', unit_scale=True) as bar, \
-             ProcessPoolExecutor(workers, get_context('spawn')) if workers > 1 and len(files) > 1 else nullcontext() as pool:
-            for order, (f, (made, part)) in enumerate(zip(files, (pool.map(_spool_elsewhere, jobs) if pool else map(_spool_elsewhere, jobs)), strict=True)):
-                if not pool: part.seconds = 0.0     # counted by `_timed`
-                report.add(part)
-                runs += [(p, order) for p in made]
-                bar.update(f.stat().st_size)
+        runs: list[tuple[Path|list[_Row], int]] = []
+        with _bar(None, 'PubMed', progress, total=sum(f.stat().st_size for f in files), unit='B', unit_scale=True) as bar:
+            if work is None and workers == 1:
+                shared = _Runs(folder, 'pubmed')
+                for f in files:
+                    _parse(f, shared, report, fields, go_on)
+                    bar.update(f.stat().st_size)
+                runs = shared.close()
+            else:
+                jobs = [(f, folder, fields, go_on) for f in files]
+                with ProcessPoolExecutor(workers, get_context('spawn')) if workers > 1 else nullcontext() as pool:
+                    for order, (f, (made, part)) in enumerate(zip(files, pool.map(_spool, jobs) if pool else map(_spool, jobs), strict=True)):
+                        if not pool: part.seconds = 0.0     # counted by `_timed`
+                        report.add(part)
+                        runs += [(p, order) for p in made]
+                        bar.update(f.stat().st_size)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             for p in _latest(_merged(runs, Path(scratch)), report):
                 for note in ('title_only', 'translated', 'retracted', 'concern'):
@@ -602,8 +633,8 @@ def _newest(files: list[Path], report: Report, go_on: bool, what: str, progress:
         for path in _bar(files, what, progress):
             with _reading(path, report, go_on):
                 for key, version, rows in read(path):
-                    if rows: runs.add(key, version, _pack(rows))
-        yield from _latest(_merged([(p, 0) for p in runs.close()], Path(scratch)), report)
+                    if rows: runs.add(key, version, rows)
+        yield from _latest(_merged(runs.close(), Path(scratch)), report)
 
 def read_spl(
     paths: Paths,                    # SPL XML files, gzipped or not, or a folder of them
@@ -963,7 +994,7 @@ def build_corpus(
             else: runs.add(p.id, 0, _row(p))
         if missing := sorted(exclude - met): raise MedAgentError(f'cannot leave out passage {missing[0]!r}: it never came ({len(missing)} such ids); check the id')
         shards, rows, digest, last, n = [], [], hashlib.sha256(), '', 0
-        merged = _merged([(p, 0) for p in runs.close()], fresh/'runs')
+        merged = _merged(runs.close(), fresh/'runs')
         for id, _, _, row in _bar(merged, 'writing', progress, total=runs._n, unit=' passages'):
             if id == last: raise MedAgentError(f'passage id {id!r} occurs twice: ids must be unique in a corpus')
             digest.update(row.encode() + b'\n')
