@@ -12,14 +12,14 @@ import json
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from fastcore.basics import patch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils.extmath import randomized_svd
 
-from .passages import Corpus, Hit, Passage, check_queries, content_words
+from .passages import Hit, Passage, Passages, as_passages, check_queries, content_words, hits_at
 from ..settings import MedAgentError, text_hash, write_atomic
 
 # %% ../../nbs/retrieval/03_dense.ipynb #03c005x
@@ -134,6 +134,11 @@ class DualEncoder:
         self.dim: int = a
         self.id: str = f'dual-{text_hash(json.dumps([self._query[2], self._article[2], pooling, unit, max_query, max_article]))}'
 
+    @property
+    def tokenizer(self) -> Any:
+        "Of passages: chunks are measured by it."
+        return self._article[0]
+
     def _load(self, source: str|Path) -> tuple:
         "Tokenizer, model, and a digest of its weights."
         import torch
@@ -200,12 +205,11 @@ class DenseIndex:
     "Exact search by inner product, which is the cosine for vectors of length 1."
     def __init__(
         self,
-        passages: Iterable[Passage],   # a Corpus or a list; ids must be unique
+        passages: Passages | Iterable[Passage],   # a corpus or a list; ids must be unique
         encoder: Encoder,              # the same one encodes the queries
         batch: int = 1024,             # texts encoded, and queries searched, at a time
     ):
-        corpus = passages if isinstance(passages, Corpus) else Corpus(passages)
-        self.passages, self.encoder, self.batch = corpus.passages, encoder, batch
+        self.passages, self.encoder, self.batch = as_passages(passages), encoder, batch
         texts = [p.searchable for p in self.passages]
         blocks = [encoder.encode(texts[i:i+batch]) for i in range(0, len(texts), batch)]
         self._vectors = np.concatenate(blocks).astype(np.float64) if blocks else np.zeros((0, 0))
@@ -216,17 +220,25 @@ class DenseIndex:
         k: int,                   # at most this many hits for each
     ) -> list[list[Hit]]:         # best first
         "Passages by inner product with the query; for encoders with vectors of length 1 that is the cosine, and only positive ones are hits."
+        return hits_at(self.passages, self.rank(queries, k))
+
+    def rank(
+        self,
+        queries: Sequence[str],   # any strings
+        k: int,                   # at most
+    ) -> list[list[tuple[int, float]]]:   # best first
+        "Positions in the corpus and scores, without the passages."
         queries = check_queries(queries, k)
-        if not self.passages: return [[] for _ in queries]
-        found: list[list[Hit]] = []
+        if not len(self._vectors): return [[] for _ in queries]
+        found: list[list[tuple[int, float]]] = []
         for i in range(0, len(queries), self.batch):
             vectors = self.encoder.encode_queries(queries[i:i+self.batch]).astype(np.float64)
             found += [self._best(scores, k) for scores in (vectors @ self._vectors.T).round(9)]
         return found
 
-    def _best(self, scores: np.ndarray, k: int) -> list[Hit]:
+    def _best(self, scores: np.ndarray, k: int) -> list[tuple[int, float]]:
         "The k highest scores, ties by row: rows are in the order of ids."
         cut = max(np.partition(scores, -k)[-k] if k < len(scores) else -np.inf, 1e-9 if self.encoder.unit else -np.inf)
         rows = np.flatnonzero(scores >= cut)
         rows = rows[np.lexsort((rows, -scores[rows]))][:k]
-        return [Hit(self.passages[r], float(scores[r])) for r in rows]
+        return list(zip(rows.tolist(), scores[rows].tolist()))

@@ -8,17 +8,17 @@ __all__ = ['FLAT_UP_TO', 'LINKS', 'EF_BUILD', 'EF_SEARCH', 'Cost', 'index_cost',
 # %% ../../nbs/retrieval/03b_vectors.ipynb #03c003x
 import json
 import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import faiss
 import numpy as np
 from tqdm.auto import tqdm
 
 from .dense import Encoder
-from .passages import Corpus, Hit, check_queries
+from .passages import Hit, Passages, check_queries, hits_at
 from ..settings import MedAgentError, load_settings, write_atomic
 
 # %% ../../nbs/retrieval/03b_vectors.ipynb #03c006x
@@ -48,7 +48,7 @@ def index_cost(
     return Cost('hnsw', vectors + graph, graph, n*0.92e-3*dim/768*np.log(n)/np.log(50_000))
 
 # %% ../../nbs/retrieval/03b_vectors.ipynb #03c009x
-def _embedded(corpus: Corpus, encoder: Encoder, folder: Path, batch: int, progress: bool) -> np.ndarray:
+def _embedded(corpus: Passages, encoder: Encoder, folder: Path, batch: int, progress: bool) -> np.ndarray:
     "The vectors of a corpus, float32 (n, dim), read-only from disk; rows made by an earlier, interrupted call are kept."
     folder.mkdir(parents=True, exist_ok=True)
     path, note, origin = folder/'vectors.npy', folder/'embedded.json', dict(corpus=corpus.hash, encoder=encoder.id, dim=encoder.dim)
@@ -63,7 +63,7 @@ def _embedded(corpus: Corpus, encoder: Encoder, folder: Path, batch: int, progre
     if vectors.shape != shape: raise MedAgentError(f'{path}: holds vectors of shape {vectors.shape}, expected {shape}. Delete the folder to build it again.')
     with tqdm(total=len(corpus), initial=done, desc='embedding', unit='passage', disable=not progress) as bar:
         for at in range(done, len(corpus), batch):
-            rows = encoder.encode([p.searchable for p in corpus.passages[at:at + batch]])
+            rows = encoder.encode([p.searchable for p in corpus.at(range(at, min(at + batch, len(corpus))))])
             vectors[at:at + len(rows)] = rows
             vectors.flush()
             write_atomic(note, json.dumps(origin | dict(rows=at + len(rows))))
@@ -98,8 +98,17 @@ def _linked(vectors: np.ndarray, flat: bool, batch: int, progress: bool) -> fais
     return index
 
 
+def _hours(corpus: Passages, encoder: Encoder) -> str:
+    "How long embedding takes, from a sample spread over the corpus."
+    sample = [p.searchable for p in corpus.at(range(0, len(corpus), max(1, len(corpus)//64))[:64])]
+    start = perf_counter()
+    encoder.encode(sample)
+    seconds = (perf_counter() - start)*len(corpus)/len(sample)
+    return f'{seconds/3600:.1f} hours' if seconds > 5400 else f'{seconds/60:.0f} minutes' if seconds > 90 else f'{max(1, round(seconds))} seconds'
+
+
 def build_vectors(
-    corpus: Corpus,
+    corpus: Passages,  # in memory or on disk
     encoder: Encoder,  # `encode`, `encode_queries`, `id`, `dim`, `unit`
     folder: str|Path,  # receives the index
     batch: int = 1024,  # passages encoded, and linked, at a time
@@ -112,11 +121,11 @@ def build_vectors(
     if not len(corpus): raise MedAgentError('an index needs at least one passage, this corpus has none')
     flat = len(corpus) <= FLAT_UP_TO if flat is None else flat
     if (folder/'index.json').exists(): return VectorIndex(corpus, encoder, folder)
-    if progress: print(f'{len(corpus):,} passages: {index_cost(len(corpus), encoder.dim)}')
+    if progress: print(f'{len(corpus):,} passages: {index_cost(len(corpus), encoder.dim)}, about {_hours(corpus, encoder)} to embed')
     faiss.omp_set_num_threads(load_settings().threads)
     vectors = _embedded(corpus, encoder, folder, batch, progress)
     index = _linked(vectors, flat, batch, progress)
-    sample = corpus.passages[::max(1, len(corpus)//200)][:200]
+    sample = corpus.at(range(0, len(corpus), max(1, len(corpus)//200))[:200])
     queries = encoder.encode_queries([' '.join(p.searchable.split()[:12]) for p in sample])
     k = min(5, len(corpus))
     found, exact = index.search(queries, k)[1], _exact(vectors, queries, k)
@@ -136,11 +145,11 @@ def build_vectors(
 class VectorIndex:
     "A saved dense index, searched from disk."
     def __init__(self,
-        corpus: Corpus,
+        corpus: Passages,
         encoder: Encoder,
         folder: str|Path,  # made by `build_vectors`
     ):
-        self.corpus, self.encoder, self.folder = corpus, encoder, Path(folder)
+        self.passages, self.encoder, self.folder = corpus, encoder, Path(folder)
         try: self.about = json.loads((self.folder/'index.json').read_text(encoding='utf-8'))
         except (OSError, ValueError) as e: raise MedAgentError(f'{self.folder}: no finished index in this folder ({e}); build it with build_vectors') from e
         for what, mine in (('corpus', corpus.hash), ('encoder', encoder.id), ('dim', encoder.dim), ('passages', len(corpus))):
@@ -150,7 +159,8 @@ class VectorIndex:
         except RuntimeError as e: raise MedAgentError(f'{path}: cannot be opened ({str(e).splitlines()[0]}). Delete the folder to build it again.') from e
         if (self._index.ntotal, self._index.d, self._index.metric_type) != (len(corpus), encoder.dim, faiss.METRIC_INNER_PRODUCT):
             raise MedAgentError(f'{path}: holds {self._index.ntotal} vectors of {self._index.d} numbers, expected {len(corpus)} of {encoder.dim} with inner product. Delete the folder to build it again.')
-        self._vectors = np.load(self.folder/'vectors.npy', mmap_mode='r')
+        try: self._vectors = np.load(self.folder/'vectors.npy', mmap_mode='r')
+        except (OSError, ValueError) as e: raise MedAgentError(f'{self.folder/"vectors.npy"}: cannot be opened ({e}). Delete the folder to build it again.') from e
         if self.about['kind'] == 'hnsw': faiss.downcast_index(self._index).hnsw.efSearch = EF_SEARCH
 
     def search(self,
@@ -158,19 +168,34 @@ class VectorIndex:
         k: int,  # at most this many hits for each
     ) -> list[list[Hit]]:  # best first; ties by passage id
         "Passages by inner product with the query; for encoders with vectors of length 1 that is the cosine, and only positive ones are hits."
+        return hits_at(self.passages, self.rank(queries, k))
+
+    def rank(self,
+        queries: Sequence[str],  # any strings
+        k: int,  # at most
+    ) -> list[list[tuple[int, float]]]:  # best first
+        "Positions in the corpus and scores, without the passages."
         queries = check_queries(queries, k)
         if not queries: return []
         faiss.omp_set_num_threads(load_settings().threads)
-        vectors, found, todo, limit = np.ascontiguousarray(self.encoder.encode_queries(queries), np.float32), [[] for _ in queries], list(range(len(queries))), k + 8
+        vectors = np.ascontiguousarray(self.encoder.encode_queries(queries), np.float32)
+        ranked: list[list[tuple[int, float]]] = [[] for _ in queries]
+        todo, limit = list(range(len(queries))), k + 8
         while todo:
-            limit = min(len(self.corpus), limit)
-            for i, rows in zip(todo, self._index.search(vectors[todo], limit)[1]): found[i] = self._scored(vectors[i], rows[rows >= 0])  # -1: nothing more was found
-            todo = [i for i in todo if limit < len(self.corpus) and len(found[i]) == limit and found[i][-1].score >= found[i][k - 1].score - 1e-6]  # rank k is in the middle of a tie
-            limit *= 4
-        return [hits[:k] for hits in found]
+            limit, again = min(len(self.passages), limit), []
+            step = max(1, 10_000_000//(limit*self.encoder.dim))
+            for some in (todo[at:at + step] for at in range(0, len(todo), step)):
+                scores, rows = self._scored(vectors[some], limit)
+                tied = (scores[:, -1] >= scores[:, min(k, limit) - 1] - 1e-6) & (limit < len(self.passages)) & np.isfinite(scores[:, -1])   # rank k is in the middle of a tie
+                again += [i for i, t in zip(some, tied) if t]
+                for i, s, r in zip(some, scores[:, :k].tolist(), rows[:, :k].tolist()): ranked[i] = [(row, score) for score, row in zip(s, r) if score > -np.inf]
+            todo, limit = again, limit*4
+        return ranked
 
-    def _scored(self, query: np.ndarray, rows: np.ndarray) -> list[Hit]:
-        "Hits scored in double precision from the kept vectors: the same alone and in a batch, from a flat index and from a graph."
-        scores = (np.asarray(self._vectors[rows], np.float64) @ query.astype(np.float64)).round(9)
-        floor = 1e-9 if self.encoder.unit else -np.inf
-        return [Hit(self.corpus.passages[r], float(s)) for s, r in sorted(zip(scores, rows), key=lambda x: (-x[0], x[1])) if s > floor]
+    def _scored(self, queries: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        "Scores and rows, best first, in double precision from the kept vectors: the same alone and in a batch, from a flat index and from a graph. What is no hit scores -inf."
+        rows = self._index.search(queries, limit)[1]
+        scores = np.matmul(self._vectors[rows.clip(0)].astype(np.float64), queries.astype(np.float64)[:, :, None])[:, :, 0].round(9)
+        scores[(rows < 0) | (scores <= (1e-9 if self.encoder.unit else -np.inf))] = -np.inf     # -1: nothing more was found
+        order = np.lexsort((rows, -scores), axis=-1)
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
