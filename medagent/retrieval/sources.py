@@ -41,8 +41,8 @@ import pyarrow.parquet as pq
 from lxml import etree
 from tqdm import tqdm
 
-from ..claims import _spans
-from .passages import _FIELDS, _HASH_KEY, Corpus, Passage, _row
+from ..claims import sentence_spans
+from .passages import COLUMNS, HASH_KEY, Corpus, Passage, canonical_json
 from ..settings import MedAgentError, text_hash, write_atomic
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c006x
@@ -845,7 +845,7 @@ def _pdf_pages(path: Path) -> Iterator[tuple[int, str]]:
         kept = '\n'.join(l.strip() for l in lines if l.strip() and shape(l) not in often)
         text += re.sub(r'(?<=[^\W\d_])[-\u00ad]\n(?=[a-z])', '-', kept) + '\n'
     by_page: dict[int, list[str]] = {}
-    for a, b in _spans(text, []):
+    for a, b in sentence_spans(text, []):
         if piece := ' '.join(text[a:b].split()):
             a += len(text[a:b]) - len(text[a:b].lstrip())
             by_page.setdefault(bisect_right(starts, a), []).append(piece)
@@ -909,7 +909,7 @@ def token_spans(
 def _units(text: str, tokens: Sequence[tuple[int, int]], room: int, overlap: int) -> list[tuple[int, int]]:
     "Token ranges that stay together: sentences, or parts of a sentence that is longer than a chunk."
     starts = [a for a, _ in tokens]
-    edges = sorted({0, *(bisect_left(starts, a) for a, _ in _spans(text, [])), len(tokens)})
+    edges = sorted({0, *(bisect_left(starts, a) for a, _ in sentence_spans(text, [])), len(tokens)})
     found = []
     for a, b in zip(edges, edges[1:]):
         part = b - a if b - a <= room else max(1, overlap)
@@ -960,7 +960,7 @@ def _write_shard(rows: Sequence[str], path: Path) -> dict[str, Any]:
     digest = hashlib.sha256(''.join(f'{r}\n' for r in rows).encode()).hexdigest()[:16]
     columns = list(zip(*map(json.loads, rows)))
     table = pa.table([pa.array(c, pa.string()) for c in columns[:-1]] + [pa.array([json.dumps(m, sort_keys=True) for m in columns[-1]], pa.string())],
-                     schema=pa.schema([(f, pa.string()) for f in _FIELDS], metadata={_HASH_KEY: digest.encode()}))
+                     schema=pa.schema([(f, pa.string()) for f in COLUMNS], metadata={HASH_KEY: digest.encode()}))
     pq.write_table(table, path, compression='zstd', row_group_size=_GROUP)
     return dict(file=path.name, rows=len(rows), hash=digest, firsts=list(columns[0][::_GROUP]))
 
@@ -991,7 +991,7 @@ def build_corpus(
             if exclude and (gone := {p.id, _CHUNK_TAIL.sub('', p.id)} & exclude):
                 met |= gone
                 report.noted['excluded'] += 1
-            else: runs.add(p.id, 0, _row(p))
+            else: runs.add(p.id, 0, canonical_json(p))
         if missing := sorted(exclude - met): raise MedAgentError(f'cannot leave out passage {missing[0]!r}: it never came ({len(missing)} such ids); check the id')
         shards, rows, digest, last, n = [], [], hashlib.sha256(), '', 0
         merged = _merged(runs.close(), fresh/'runs')
@@ -1069,7 +1069,7 @@ def open_corpus(
         if manifest['format'] != 1: raise MedAgentError(f'{folder/_MANIFEST}: format {manifest["format"]!r} is not known; build the corpus again with this version')
         for shard in manifest['shards']:
             schema = pq.ParquetFile(folder/shard['file'])
-            if schema.metadata.num_rows != shard['rows'] or (schema.schema_arrow.metadata or {}).get(_HASH_KEY) != shard['hash'].encode():
+            if schema.metadata.num_rows != shard['rows'] or (schema.schema_arrow.metadata or {}).get(HASH_KEY) != shard['hash'].encode():
                 raise MedAgentError(f'{folder/shard["file"]}: is not the shard that the manifest describes; build the corpus again')
         if manifest['passages'] != sum(s['rows'] for s in manifest['shards']): raise ValueError('the shards do not add up')
         return ShardedCorpus(folder, manifest)
