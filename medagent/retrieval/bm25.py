@@ -16,7 +16,7 @@ import numpy as np
 import tantivy
 from tqdm.auto import tqdm
 
-from .passages import _row, Hit, Passage, Passages, analyze, as_passages, check_queries, content_words, hits_at
+from .passages import Hit, Passage, Passages, analyze, as_passages, canonical_json, check_queries, content_words, hits_at
 from ..settings import MedAgentError, write_atomic
 
 # %% ../../nbs/retrieval/02_bm25.ipynb #02c006x
@@ -34,7 +34,7 @@ def _number(text: str) -> int:
 
 def _pairs(passages: Passages) -> np.ndarray:
     "Numbers of id and content, uint64 (n, 2), in the order of ids."
-    pairs = np.array([(_number(p.id), _number(_row(p))) for p in passages], np.uint64).reshape(-1, 2)
+    pairs = np.array([(_number(p.id), _number(canonical_json(p))) for p in passages], np.uint64).reshape(-1, 2)
     if len(np.unique(pairs[:, 0])) < len(pairs): raise MedAgentError(f'two ids of this corpus ({passages.hash}) have the same 64-bit hash; rename one of them')
     return pairs
 

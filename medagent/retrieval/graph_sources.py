@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import yaml
 from lxml import etree
 
-from .graph import Alias, GraphReport, Kind, Name, Note, Record, Relation
+from .graph_records import Alias, GraphReport, Kind, Name, Note, Record, Relation
 from ..settings import MedAgentError
 
 # %% ../../nbs/retrieval/05b_graph_sources.ipynb #05c006x
