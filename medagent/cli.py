@@ -324,7 +324,7 @@ def index_search(
     folder: Annotated[Path, typer.Argument(help='made by `medagent index build`')],
     queries: Annotated[list[str], typer.Argument(help='one or several')],
     k: Annotated[int, typer.Option('-k', help='passages for each query', min=1)] = 5,
-    engine: Annotated[str, typer.Option(help='hybrid, bm25 or dense of texts, graph of a graph; default: the first that the index has')] = '',
+    engine: Annotated[str, typer.Option(help='hybrid, bm25 or dense of texts, graph of a graph; default: hybrid with a trained encoder, bm25 with lsa')] = '',
 ) -> None:
     "Search an index."
     from medagent.retrieval.index import open_index

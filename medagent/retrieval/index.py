@@ -87,7 +87,7 @@ def _passages(plan: IndexPlan, report: Report, work: Path, workers: int, go_on: 
     return chain.from_iterable(readers[kind](found, **common) for kind, found in paths.items())
 
 # %% ../../nbs/retrieval/08_index.ipynb #08c010x
-_FIT_ON = 50_000    # passages
+_FIT_ON, _DIM = 50_000, 256     # passages that LSA is fitted on, numbers in its vectors
 
 def choose_encoder(
     name: str,      # as in an IndexPlan
@@ -113,7 +113,7 @@ def _fitted(corpus: Passages, folder: Path) -> Encoder:
     note = folder/'encoder.json'
     if note.exists() and (folder/'encoder.npz').exists() and json.loads(note.read_text()) == dict(corpus=corpus.hash): return LSAEncoder.load(folder/'encoder.npz')
     texts = [p.searchable for p in corpus.at(range(0, len(corpus), -(-len(corpus)//_FIT_ON)))]
-    encoder = LSAEncoder.fit(texts)
+    encoder = LSAEncoder.fit(texts, _DIM)
     encoder.save(folder/'encoder.npz')
     write_atomic(note, json.dumps(dict(corpus=corpus.hash)))
     return encoder
@@ -124,7 +124,7 @@ class Index:
     "A finished index, open for search."
     folder: Path
     about: dict[str, Any]               # index.json
-    engines: dict[str, Engine]          # 'hybrid', 'bm25' and 'dense', or 'graph'
+    engines: dict[str, Engine]          # 'hybrid', 'bm25' and 'dense', or 'graph'; the one to use by default comes first
     encoder: Encoder | None = None      # of texts
 
     def search(
@@ -132,7 +132,7 @@ class Index:
         queries: Sequence[str],     # any strings
         k: int,                     # at most this many hits for each
     ) -> list[list[Hit]]:           # best first
-        "The first engine's answer: hybrid for texts, the graph for a graph."
+        "The default engine's answer."
         return next(iter(self.engines.values())).search(queries, k)
 
 def _size(path: Path) -> int:
@@ -231,7 +231,8 @@ def open_index(
     corpus, encoder = _opened(folder), load_encoder(plan['encoder'], folder, device)
     if corpus.hash != about['hash']: raise MedAgentError(f'{folder}: the corpus was changed after the index was built; remove the folder and build the index again')
     bm25, dense = BM25Index(corpus, folder/'bm25'), VectorIndex(corpus, encoder, folder/'dense')
-    return Index(folder, about, {'hybrid': HybridIndex([bm25, dense]), 'bm25': bm25, 'dense': dense}, encoder)
+    engines = dict(hybrid=HybridIndex([bm25, dense]), bm25=bm25, dense=dense)
+    return Index(folder, about, {name: engines[name] for name in (('bm25', 'hybrid', 'dense') if plan['encoder'] == 'lsa' else ('hybrid', 'bm25', 'dense'))}, encoder)
 
 # %% ../../nbs/retrieval/08_index.ipynb #08c015x
 def index_table(
