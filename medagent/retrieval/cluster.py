@@ -30,8 +30,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from .dense import Encoder
-from .passages import Corpus, Hit, Passage, analyze, check_queries, content_words
-from .sources import ShardedCorpus
+from .passages import Corpus, Hit, Passage, analyze, check_queries, content_words, hits_at
+from .shards import ShardedCorpus
 from .vectors import EF_BUILD, EF_SEARCH, FLAT_UP_TO, LINKS
 from ..settings import MedAgentError, text_hash
 
@@ -139,7 +139,7 @@ def _fitting(passages: Iterable[Passage]) -> Iterator[Passage]:
             bad += 1
             if bad <= 3: faults.append(fault)
         yield p
-    if bad: raise MedAgentError(f'{bad} of {n} passages do not fit into a Milvus collection; nothing was sent. {"; ".join(faults)}. Cut long texts with medagent.retrieval.sources.chunk, or leave these passages out.')
+    if bad: raise MedAgentError(f'{bad} of {n} passages do not fit into a Milvus collection; nothing was sent. {"; ".join(faults)}. Cut long texts with medagent.retrieval.shards.chunk, or leave these passages out.')
 
 # %% ../../nbs/retrieval/07_cluster.ipynb #07c017x
 T = TypeVar('T')
@@ -278,40 +278,64 @@ MOST = 16_384  # hits of one query, by Milvus' own limit
 _REMEMBERED = 1_000_000  # words
 
 
+class _Stored:
+    "The passages as the server keeps them, by their rows."
+    def __init__(self, index: 'MilvusIndex'): self.index, self.hash = index, index.about['corpus']
+
+    def __len__(self) -> int: return self.index.about['passages']
+
+    def at(self, rows: Sequence[int]) -> list[Passage]:
+        "The passages of these rows, one request for 256 of them."
+        found: dict[int, Passage] = {}
+        try:
+            for some in _batches(dict.fromkeys(rows), 256):
+                for r in self.index.server.call('get', self.index.collection, ids=some, output_fields=['row', *_BYTES], consistency_level='Bounded'):
+                    found[r['row']] = Passage(**{f: r[f] for f in _BYTES if f != 'meta'}, meta=json.loads(r['meta']))
+            return [found[row] for row in rows]
+        except (ValueError, KeyError) as e: raise MedAgentError(f'{self.index.server.uri}: a row of {self.index.collection!r} is damaged or gone ({e}): remove it with medagent.retrieval.cluster.drop and ingest again') from e
+
+
 class _Ranking:
     "One of the two engines of an index."
     def __init__(self, index: 'MilvusIndex', field: str, floor: float, params: Callable[[int], dict[str, int]]):
-        self.index, self.field, self._floor, self._params = index, field, floor, params
+        self.index, self.field, self._floor, self._params, self.passages = index, field, floor, params, _Stored(index)
 
     def search(self,
         queries: Sequence[str],  # any strings
         k: int,  # at most this many hits for each
     ) -> list[list[Hit]]:  # best first; ties by passage id
         "Passages by this engine's score. Raises `MedAgentError` if the server fails, or for more hits than it gives."
+        return hits_at(self.passages, self.rank(queries, k))
+
+    def rank(self,
+        queries: Sequence[str],  # any strings
+        k: int,  # at most
+    ) -> list[list[tuple[int, float]]]:  # best first
+        "Rows and scores, without the passages: what a fusion needs."
         queries, size = check_queries(queries, k), self.index.batch
         if k > MOST: raise MedAgentError(f'a Milvus server gives at most {MOST:,} hits, {k:,} were asked for')
-        return [hits for at in range(0, len(queries), size) for hits in self._batch(queries[at:at + size], k)]
+        return [ranked for at in range(0, len(queries), size) for ranked in self._batch(queries[at:at + size], k)]
 
-    def _batch(self, queries: list[str], k: int) -> list[list[Hit]]:
+    def _batch(self, queries: list[str], k: int) -> list[list[tuple[int, float]]]:
         vectors, most = getattr(self.index, f'_{self.field}')(queries), min(MOST, self.index.about['passages'])
-        found: list[list[Hit]] = [[] for _ in queries]
+        found: list[list[tuple[int, float]]] = [[] for _ in queries]
         todo, limit = [i for i, v in enumerate(vectors) if v is not None], k + 8
         while todo:
             limit = min(most, limit)
-            answers = self.index.server.call('search', self.index.collection, data=[vectors[i] for i in todo], anns_field=self.field, limit=limit, output_fields=['row', *_BYTES, self.field],
+            answers = self.index.server.call('search', self.index.collection, data=[vectors[i] for i in todo], anns_field=self.field, limit=limit, output_fields=['row', self.field],
                                              search_params=dict(metric_type='IP', params=self._params(limit)), consistency_level='Bounded')
-            for i, rows in zip(todo, answers, strict=True): found[i] = self._hits(vectors[i], [r['entity'] for r in rows])
-            todo = [i for i in todo if limit < most and len(found[i]) == limit and found[i][-1].score >= (best := found[i][k - 1].score) - 1e-5*abs(best) - 1e-4*(self.field == 'lexical')]  # rank k may be in the middle of a tie
+            for i, rows in zip(todo, answers, strict=True): found[i] = self._scored(vectors[i], [r['entity'] for r in rows])
+            todo = [i for i in todo if limit < most and len(found[i]) == limit and found[i][-1][1] >= (best := found[i][k - 1][1]) - 1e-5*abs(best) - 1e-4*(self.field == 'lexical')]  # rank k may be in the middle of a tie
             limit *= 4
-        return [hits[:k] for hits in found]
+        return [ranked[:k] for ranked in found]
 
-    def _hits(self, query: Any, rows: list[Mapping[str, Any]]) -> list[Hit]:
-        "Hits above the floor, best first, then by the order of the corpus."
+    def _scored(self, query: Any, rows: list[Mapping[str, Any]]) -> list[tuple[int, float]]:
+        "Those above the floor, best first, then by the order of the corpus."
         try:
             if self.field == 'dense': scores = (np.array([r['dense'] for r in rows], np.float64).reshape(len(rows), -1) @ query.astype(np.float64)).round(9) if rows else []
             else: scores = [round(math.fsum(w*r['lexical'].get(i, 0.0) for i, w in query.items()), 4) for r in rows]
-            order = sorted((-float(score), r['row'], r) for score, r in zip(scores, rows) if score > self._floor)
-            return [Hit(Passage(**{f: r[f] for f in _BYTES if f != 'meta'}, meta=json.loads(r['meta'])), -score) for score, _, r in order]
+            order = sorted((-float(score), r['row']) for score, r in zip(scores, rows) if score > self._floor)
+            return [(row, -score) for score, row in order]
         except (ValueError, KeyError) as e: raise MedAgentError(f'{self.index.server.uri}: a row of {self.index.collection!r} is damaged ({e}): remove it with medagent.retrieval.cluster.drop and ingest again') from e
 
 
