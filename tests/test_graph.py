@@ -449,7 +449,7 @@ def test_too_long_queries_and_names():
     assert reasons(report) == {'name of more than 64 words: shown, not searched': 1}
     assert g.concepts(g.link(long))[0][0] == 'X:2'
     for graph in (g, GraphIndex([]), GraphIndex([Triple('a drug', 'is', 'fine', '1', 'text')])):
-        with pytest.raises(MedAgentError, match='at most 20000'): graph.search(['x ' * 5_000_000], 5)
+        with pytest.raises(MedAgentError, match='at most 20,000'): graph.search(['x ' * 5_000_000], 5)
         assert graph.search(['unseen words ' * 1500], 5) == [[]]
 
 

@@ -26,7 +26,6 @@ from ..settings import MedAgentError
 _all_ = ['Alias', 'GraphIndex', 'GraphReport', 'Kind', 'Name', 'Note', 'Record', 'Relation', 'Triple', 'build_graph']     # a user imports all of these from here
 
 # %% ../../nbs/retrieval/05_graph.ipynb #05c006x
-_QUERY = 20_000     # characters of a query that are read at all
 _SPAN = 8           # words of a name in another order
 _MENDED = 16        # unknown words of a query that are looked at
 _MARGIN = 0.05      # by which the best word must be better than the next
@@ -93,7 +92,7 @@ def find(
 @patch
 def _mentions(self: GraphIndex, query: str) -> list[tuple[Mention, set[str]]]:
     "Mentions, each with its words."
-    if len(query) > _QUERY: raise MedAgentError(f'the query has {len(query)} characters, at most {_QUERY} are searched: ask for one thing at a time')
+    check_queries([query], 1)
     ws = words(query)
     written = [part for w in ws for part in w.split('-')]
     joined = [i > 0 for w in ws for i in range(w.count('-') + 1)] + [False]      # by a hyphen to the word before

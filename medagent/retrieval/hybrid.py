@@ -54,6 +54,7 @@ class HybridIndex:
     ):
         if floors is not None and len(floors) != len(engines):
             raise MedAgentError(f'{len(floors)} floors for {len(engines)} engines: give one for each, or none')
+        if not engines: raise MedAgentError('a hybrid needs at least one engine')
         self.engines, self.depth, self.k = list(engines), depth, k
         self.floors = list(floors) if floors is not None else [-inf] * len(self.engines)
         self._one_corpus = all(hasattr(e, 'rank') for e in self.engines) and len({e.passages.hash for e in self.engines}) == 1
