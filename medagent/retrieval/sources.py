@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Paths', 'Report', 'find_files', 'open_bytes', 'reading', 'timed', 'progress_bar', 'xml_records', 'json_objects',
-           'clean_lines', 'read_jsonl']
+           'clean_lines', 'value_at', 'read_jsonl']
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c003x
 import gzip
@@ -195,8 +195,11 @@ def clean_lines(
     return '\n'.join(line for line in (' '.join(l.split()) for l in text.split('\n')) if line.strip(' |'))
 
 # %% ../../nbs/retrieval/01_sources.ipynb #01c021x
-def _dig(record: Any, path: str) -> Any:
-    "The value at a dotted path, or None."
+def value_at(
+    record: Any,    # of JSON
+    path: str,      # keys and positions, joined by dots: 'paper.authors.0.name'
+) -> Any:           # the value there, or None
+    "The value at a dotted path."
     for part in path.split('.'):
         if isinstance(record, dict): record = record.get(part)
         elif isinstance(record, list) and part.isdecimal() and int(part) < len(record): record = record[int(part)]
@@ -205,7 +208,7 @@ def _dig(record: Any, path: str) -> Any:
 
 def _words(record: Any, path: str|Sequence[str]) -> str:
     "The text at one or several paths; lists of texts are joined."
-    found = [_dig(record, p) for p in ([path] if isinstance(path, str) else path)]
+    found = [value_at(record, p) for p in ([path] if isinstance(path, str) else path)]
     return '\n'.join(t for v in found if (t := clean_lines(v if isinstance(v, str) else ' '.join(v) if isinstance(v, list) and all(isinstance(x, str) for x in v) else '')))
 
 def read_jsonl(
@@ -234,7 +237,7 @@ def read_jsonl(
         for path in files:
             with reading(path, report, go_on):
                 for record in progress_bar(records(path), path.name, progress, unit=' records'):
-                    id = _dig(record, fields['id']) if isinstance(record, dict) else None
+                    id = value_at(record, fields['id']) if isinstance(record, dict) else None
                     text = _words(record, fields['text'])
                     try: f'{id}{text}{_words(record, fields.get("title", []))}'.encode()
                     except UnicodeEncodeError: record = None
@@ -244,6 +247,6 @@ def read_jsonl(
                     else:
                         report.records += 1
                         report.kept += 1
-                        meta = {k: v for k, p in fields.get('meta', {}).items() if (v := _dig(record, p)) not in (None, '', [], {})}
+                        meta = {k: v for k, p in fields.get('meta', {}).items() if (v := value_at(record, p)) not in (None, '', [], {})}
                         yield Passage(f'{prefix}{str(id).strip()}', text, source, _words(record, fields.get('title', [])).replace('\n', ' '), meta)
     return timed(read(), report)

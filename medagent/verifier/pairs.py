@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ..retrieval.sources import Paths, Report, _bar, _dig, _open, _reading, _timed
+from ..retrieval.sources import Paths, Report, open_bytes, progress_bar, reading, timed, value_at
 from ..settings import MedAgentError
 from .finetune import TWO_CLASSES, Pair
 
@@ -81,7 +81,7 @@ def _known(paths: Paths) -> list[Path]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str | None]]:
     "Number and text of the lines that are not blank; None for one that is no UTF-8."
-    with _open(path) as f:
+    with open_bytes(path) as f:
         for n, raw in enumerate(f, 1):
             if raw.strip():
                 try: yield n, raw.decode('utf-8-sig' if n == 1 else 'utf-8').rstrip('\r\n')
@@ -140,9 +140,9 @@ def _read(paths: Paths, units: _Units, source: str, labels: Mapping[Any, str], s
     for path in files if named else ['']*(split is not None): split_of(path, split)
     def read() -> Iterator[Example]:
         for path in files:
-            with _reading(path, report, go_on):
+            with reading(path, report, go_on):
                 kept, skipped = 0, Counter()
-                for id, where, made in _bar(units(path), path.name, progress, unit=' records'):
+                for id, where, made in progress_bar(units(path), path.name, progress, unit=' records'):
                     made = _mapped(made, labels)
                     if not isinstance(made, str) and split and where != split: made = 'another split'
                     if isinstance(made, str):
@@ -157,7 +157,7 @@ def _read(paths: Paths, units: _Units, source: str, labels: Mapping[Any, str], s
                     why = ', '.join(f'{reason}: {n}' for reason, n in skipped.most_common(3))
                     raise MedAgentError(f"{path}: none of its {sum(skipped.values())} records can be used ({why or 'it is empty'}). "
                                         "Is this the right file for this reader? Test sets are often handed out without labels.")
-    return _timed(read(), report)
+    return timed(read(), report)
 
 # %% ../../nbs/verifier/00b_pairs.ipynb #00c019x
 def read_nli(
@@ -223,7 +223,7 @@ def _texts(value: Any) -> list[str] | None:
 def _documents(path: Path, report: Report) -> dict[str, list[str]]:
     "Document id -> sentences. Unreadable lines are noted."
     found: dict[str, list[str]] = {}
-    with _reading(path, report, go_on=False):
+    with reading(path, report, go_on=False):
         for _, r in _records(path):
             if isinstance(r, str) or 'doc_id' not in r or (sentences := _texts(r.get('abstract'))) is None: report.noted['unreadable document'] += 1
             else: found[str(r['doc_id'])] = sentences
@@ -302,7 +302,7 @@ _STATEMENTS = {'higher': 'With {i}, {o} was significantly higher than with {c}.'
 
 def _csv(path: Path, columns: Sequence[str], report: Report) -> Iterator[dict[str, str]]:
     "The rows of a CSV file. Rows of another length are noted; `MedAgentError` if a column is missing."
-    with _open(path) as f:
+    with open_bytes(path) as f:
         rows = csv.DictReader(io.TextIOWrapper(f, 'utf-8-sig', newline=''))
         if missing := [c for c in columns if c not in (rows.fieldnames or [])]:
             raise MedAgentError(f'{path}: lacks the column {missing[0]!r}; it has {", ".join(rows.fieldnames or ["none"])[:200]}')
@@ -370,7 +370,7 @@ def read_evidence_inference(
         for r in _csv(path, columns, report): rows.setdefault(r['PromptID'], []).append(r)
         for id, group in rows.items(): yield id, articles.get(group[0]['PMCID'], ''), made(id, group)
     def load() -> None:
-        with _reading(prompts, report, go_on=False):
+        with reading(prompts, report, go_on=False):
             asked.update((r['PromptID'], r) for r in _csv(prompts, ('PromptID', 'PMCID', 'Outcome', 'Intervention', 'Comparator'), report))
     return _after(load, _read(annotations, units, 'evidence_inference', LABELS['evidence_inference'], split, report, go_on, progress, named=False))
 
@@ -396,7 +396,7 @@ def read_wice(
         return [(' '.join(text), r.get('claim'), label, str(label))]
     def units(path: Path) -> Iterator[tuple[Any, str, _Made]]:
         where = split_of(path, split)
-        for n, r in _records(path): yield _dig(r, 'meta.id') or n, where, r if isinstance(r, str) else made(r)
+        for n, r in _records(path): yield value_at(r, 'meta.id') or n, where, r if isinstance(r, str) else made(r)
     return _read(paths, units, 'wice', LABELS['wice'], split, report, go_on, progress)
 
 # %% ../../nbs/verifier/00b_pairs.ipynb #00c042x
@@ -421,7 +421,7 @@ def read_examples(
             r = _json(line) if line is not None else 'not UTF-8'
             if isinstance(r, str): yield n, where, r
             else:
-                found = {name: _dig(r, field) for name, field in fields.items()}
+                found = {name: value_at(r, field) for name, field in fields.items()}
                 yield found.get('id') or n, where, [(found['premise'], found['claim'], found['label'], str(found.get('kind') or ''))]
     return _read(paths, units, source, labels, split, report, go_on, progress)
 
