@@ -2,6 +2,10 @@
 import errno
 import json
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 from medagent.settings import MedAgentError
 from medagent.verifier.finetune import Pair, _rows, error_rates, read_pairs, train_verifier
-from medagent.verifier.nli import FunctionVerifier, Verifier, entailment_index, folder_revision, two_segments, window
+from medagent.verifier.nli import (PROBES, FunctionVerifier, ScoreCache, Verifier, check_probes, entailment_index, folder_revision, premise_windows, probe_pairs,
+                                   two_segments, window)
 
 WORDS = ('lithium warfarin clozapine digoxin thyroid function INR neutrophil count serum potassium requires does not require monitoring of '
          'checked in patients on the dose is below 30 mL min adults bleeding was associated with').split()
@@ -106,7 +111,7 @@ def test_scores_are_float64_probabilities_in_order(folder):
 
 
 def test_duplicates_run_once_and_the_cache_is_used(folder, monkeypatch):
-    verifier = Verifier.from_folder(folder, batch_size=4)
+    verifier = Verifier.from_folder(folder, batch_size=4, premises='truncate')
     rows = []
     forward = verifier.model.forward
     monkeypatch.setattr(verifier.model, 'forward', lambda **batch: (rows.append(len(batch['input_ids'])), forward(**batch))[1])
@@ -133,7 +138,7 @@ def test_the_cache_stays_bounded(folder):
 
 
 def test_the_premise_is_cut_and_never_the_claim(folder):
-    verifier = Verifier.from_folder(folder)
+    verifier = Verifier.from_folder(folder, premises='truncate')
     claim = 'lithium requires monitoring of thyroid function'
     premise = ' '.join(some_pairs(1, seed=5)[0][0].split()*40)
     base, longer, shorter, other = verifier.score([(premise, claim), (premise + ' warfarin', claim), ('warfarin ' + premise, claim), (premise, claim + ' not')])
@@ -148,12 +153,118 @@ def test_a_claim_longer_than_its_passage_is_still_read_to_the_end(folder):
 
 def test_a_smaller_window_reads_less(folder):
     pair = [(' '.join(['lithium']*10 + ['warfarin']*10), 'INR')]
-    assert Verifier.from_folder(folder, max_length=14).score(pair) == pytest.approx(Verifier.from_folder(folder).score([('lithium '*10, 'INR')])[0], abs=1e-6)
+    assert Verifier.from_folder(folder, max_length=14, premises='truncate').score(pair) == pytest.approx(Verifier.from_folder(folder).score([('lithium '*10, 'INR')])[0], abs=1e-6)
 
 
 def test_a_very_long_passage_is_read_to_the_window(folder):
-    scores = Verifier.from_folder(folder).score([('lithium requires monitoring ' * 4000, 'lithium'), ('lithium requires monitoring ' * 40, 'lithium')])
+    scores = Verifier.from_folder(folder, premises='truncate').score([('lithium requires monitoring ' * 4000, 'lithium'), ('lithium requires monitoring ' * 40, 'lithium')])
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+# windows
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(['Lithium', 'was', 'given', 'to', '40', 'adults', '.', '. ', '!', 'INR rose', '\n', '0.5', 'e.g.']), min_size=1, max_size=60).map(' '.join), st.integers(1, 30))
+def test_windows_cover_the_text_and_fit(text, room):
+    tokens = [m.span() for m in re.finditer(r'\w+|[^\w\s]', text)]
+    found = premise_windows(text, tokens, room)
+    if len(tokens) <= room: assert found == [(0, len(text))]
+    else:
+        for a, b in found: assert 0 < sum(a <= x < b for x, _ in tokens) <= room
+        assert all(any(a <= x and y <= b for a, b in found) for x, y in tokens) and found == sorted(found) and len(set(found)) == len(found)
+
+
+def test_the_score_of_a_long_passage_is_that_of_its_best_window(folder):
+    "Wherever the decisive words stand: windows find them, truncation only at the start."
+    verifier, cut = Verifier.from_folder(folder), Verifier.from_folder(folder, premises='truncate')
+    filler, claim = 'patients on the dose . ' * 40, 'warfarin requires INR'
+    candidates = {t: verifier.score([(t, claim)])[0] for t in (' '.join(random.Random(i).choices(WORDS, k=6)) + ' .' for i in range(40))}
+    best = max(candidates, key=candidates.get)
+    for at in (0, 2, 4):
+        text = filler*at + best + ' ' + filler*(4 - at)
+        reading, = verifier.read([(text, claim)])
+        inside = verifier.score([(text[reading.start:reading.end], claim)])[0]
+        assert reading.score == pytest.approx(inside, abs=1e-6) and reading.score >= cut.score([(text, claim)])[0] - 1e-6
+    assert verifier.read([('lithium', claim)])[0][1:] == (0, 7)
+
+
+def test_a_hundred_thousand_characters_are_read_to_the_end(folder):
+    text = 'lithium requires monitoring . ' * 3500
+    assert len(text) > 100_000
+    reading, = Verifier.from_folder(folder).read([(text, 'lithium requires monitoring')])
+    assert 0 <= reading.score <= 1 and reading.end - reading.start < 400
+
+
+# probes
+
+def test_probes_refuse_a_swapped_head(tmp_path):
+    "A model that reads the probe words and was saved with its two labels exchanged."
+    words = sorted({w for pair in probe_pairs() for text in pair for w in re.findall(r'\w+|[^\w\s]', text)})
+    tokenizer = word_tokenizer(words)
+    pairs = [(p, c, int(i < len(PROBES))) for i, (p, c) in enumerate(probe_pairs())]
+    train_verifier(pairs, tmp_path/'good', tiny_config(vocab_size=len(tokenizer)), tokenizer, steps=150, lr=3e-3, batch_size=8, max_length=64, progress=False)
+    assert Verifier.from_folder(tmp_path/'good').probed
+    config = json.loads((tmp_path/'good'/'config.json').read_text())
+    config['id2label'], config['label2id'] = {'0': 'entailment', '1': 'not_entailment'}, {'entailment': 0, 'not_entailment': 1}
+    (tmp_path/'good'/'config.json').write_text(json.dumps(config))
+    with pytest.raises(MedAgentError, match="output 1 \\('not_entailment'\\) behaves like it"): Verifier.from_folder(tmp_path/'good')
+
+
+def test_a_verifier_that_does_not_know_the_words_is_not_probed(folder):
+    assert not Verifier.from_folder(folder).probed
+
+
+def test_probes_of_a_model_that_says_always_the_same():
+    with pytest.raises(MedAgentError, match='does not tell what follows'): check_probes(np.tile([.3, .7], (2*len(PROBES), 1)), 1, ['not_entailment', 'entailment'])
+
+
+# cache on disk
+
+def test_scores_on_disk_serve_another_process(folder, tmp_path):
+    path, pairs = tmp_path/'cache'/'scores.sqlite', some_pairs(20, seed=7)
+    expected = Verifier.from_folder(folder).score(pairs)
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_verifier import some_pairs
+from medagent.verifier.nli import Verifier
+v = Verifier.from_folder({str(folder)!r}, cache_file={str(path)!r})
+v.score(some_pairs(20, seed=7)[:15])
+print(v.scored)
+"""
+    both = [subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True) for _ in range(2)]      # at the same time
+    assert all(int(p.communicate()[0].split()[-1]) <= 15 for p in both) and [p.returncode for p in both] == [0, 0]
+    third = Verifier.from_folder(folder, cache_file=path)
+    assert np.abs(third.score(pairs) - expected).max() < 1e-6 and third.scored == 5
+    other = Verifier.from_folder(save(tmp_path/'other', tiny_config(), seed=1), cache_file=path)
+    other.score(pairs)
+    assert other.scored == 20      # other weights
+
+
+def test_a_damaged_cache_file_is_a_message(folder, tmp_path):
+    (tmp_path/'scores.sqlite').write_bytes(b'no database' * 1000)
+    with pytest.raises(MedAgentError, match='cannot be used as a cache'): Verifier.from_folder(folder, cache_file=tmp_path/'scores.sqlite')
+    with pytest.raises(MedAgentError, match='weights that have a revision'): Verifier(BertForSequenceClassification(tiny_config()), word_tokenizer(), 'x', cache_file=tmp_path/'c')
+
+
+@given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
+def test_keys_of_the_cache_tell_pairs_apart(a, b):
+    assert (ScoreCache.key('r', a) == ScoreCache.key('r', b)) == (a == b) and ScoreCache.key('r', a) != ScoreCache.key('s', a)
+
+
+# memory
+
+def test_a_batch_too_large_for_the_memory_is_halved(folder, monkeypatch):
+    pairs = some_pairs(30, seed=8)
+    expected = Verifier.from_folder(folder).score(pairs)
+    verifier = Verifier.from_folder(folder, batch_size=16)
+    forward = verifier.model.forward
+    def small(**batch):
+        if len(batch['input_ids']) > 3: raise torch.OutOfMemoryError('too much')
+        return forward(**batch)
+    monkeypatch.setattr(verifier.model, 'forward', small)
+    assert np.abs(verifier.score(pairs) - expected).max() < 1e-5 and verifier.batch_size == 2 and verifier.shrunk == 3
+    monkeypatch.setattr(verifier.model, 'forward', lambda **_: (_ for _ in ()).throw(torch.OutOfMemoryError('none left')))
+    with pytest.raises(MedAgentError, match='too small for a single pair'): verifier.score([('lithium', 'INR INR')])
 
 
 @pytest.mark.parametrize('pair', [('', 'lithium'), ('lithium', ''), (' \n', 'lithium'), ('lithium', 'lithium ' * 200)])
