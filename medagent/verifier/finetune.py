@@ -7,11 +7,13 @@ __all__ = ['TWO_CLASSES', 'Pair', 'read_pairs', 'initial_model', 'Trained', 'tra
 
 # %% ../../nbs/verifier/01_finetune.ipynb #01c002x
 import copy
+import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +25,9 @@ from safetensors import SafetensorError
 from tqdm.auto import tqdm
 from transformers import (AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, PreTrainedConfig,
                           PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, Trainer, TrainerCallback, TrainingArguments)
+from transformers.trainer_utils import get_last_checkpoint
 
-from ..settings import MedAgentError, seed_everything
+from ..settings import MedAgentError, seed_everything, text_hash, write_atomic
 from .nli import Verifier, two_segments, window
 
 # %% ../../nbs/verifier/01_finetune.ipynb #01c005x
@@ -138,6 +141,22 @@ def _rows(pairs: list[Pair],                    # checked pairs
     return [{key: rows[key][i] for key in rows.keys()} | {'labels': p.label} for i, p in enumerate(pairs)]
 
 # %% ../../nbs/verifier/01_finetune.ipynb #01c012x
+def _steps(out: Path            # the checkpoint folder to be
+          ) -> Path:
+    "Where the checkpoints of an unfinished training lie."
+    return out.with_name(out.name + '.steps')
+
+@contextmanager
+def _scratch(out: Path,         # the checkpoint folder to be
+             origin: str        # hash of all that decides the result
+            ) -> Iterator[str]:
+    "The folder of an unfinished training, emptied if it belongs to another one; it stays when the training is interrupted."
+    folder = _steps(out)
+    note = folder/'origin.txt'
+    if not (note.exists() and note.read_text() == origin): shutil.rmtree(folder, ignore_errors=True)
+    write_atomic(note, origin)
+    yield str(folder)
+
 def train_verifier(pairs: Iterable[tuple],                             # (premise, hypothesis, label[, kind]), training splits only
                    out: str | Path,                                    # checkpoint folder to write
                    init: PreTrainedConfig | str | Path,                # configuration (from scratch), folder or hub id
@@ -153,7 +172,9 @@ def train_verifier(pairs: Iterable[tuple],                             # (premis
                    max_length: int = 512,                              # tokens of a pair
                    seed: int = 42,                                     # initial weights and order of the pairs
                    device: str | torch.device = 'cpu',                 # 'cpu' or a GPU
-                   progress: bool|Callable[[int], None] = True         # a bar with the time left, or a function told the steps done
+                   progress: bool|Callable[[int], None] = True,        # a bar with the time left, or a function told the steps done
+                   micro_batch: int = 0,                               # pairs a forward pass; 0: all of a step
+                   save_every: int = 0                                 # steps between checkpoints, from which an interrupted call goes on; 0: none
                   ) -> Trained:
     "Train on `pairs`, save to `out`. Raises `MedAgentError` on bad pairs, an initial model that does not fit, a diverged loss or a full disk."
     pairs, out = read_pairs(pairs, labels), Path(out)
@@ -167,20 +188,24 @@ def train_verifier(pairs: Iterable[tuple],                             # (premis
     rows = _rows(pairs, tokenizer, window(model, tokenizer, max_length), two_segments(model))
     total = steps or math.ceil(len(rows)/batch_size*epochs)
     on_cpu = torch.device(device).type == 'cpu'
-    with tempfile.TemporaryDirectory() as scratch:
+    micro_batch = micro_batch or batch_size
+    if micro_batch < 1 or batch_size % micro_batch: raise MedAgentError(f"micro_batch {micro_batch} does not divide batch_size {batch_size}")
+    origin = text_hash(json.dumps([[list(p) for p in pairs], str(init), list(labels), total, lr, batch_size, micro_batch, warmup, weight_decay, beta2, max_length, seed]))
+    with _scratch(out, origin) if save_every else tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
-            output_dir=scratch, max_steps=total, per_device_train_batch_size=batch_size, learning_rate=lr, warmup_steps=warmup,
+            output_dir=scratch, max_steps=total, per_device_train_batch_size=micro_batch, gradient_accumulation_steps=batch_size//micro_batch, learning_rate=lr, warmup_steps=warmup,
             weight_decay=weight_decay, seed=seed, adam_beta2=beta2, use_cpu=on_cpu, dataloader_pin_memory=not on_cpu,
             bf16=not on_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(), logging_steps=max(1, total//20),
-            logging_nan_inf_filter=False, save_strategy='no', report_to=[], disable_tqdm=True)
+            logging_nan_inf_filter=False, save_strategy='steps' if save_every else 'no', save_steps=save_every or 500, save_total_limit=1, report_to=[], disable_tqdm=True)
         trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer),
                           callbacks=[_Report(progress)] if callable(progress) else [_Bar()] if progress else [])
         trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(scratch))
     losses = [(entry['step'], entry['loss']) for entry in trainer.state.log_history if 'loss' in entry]
     if not all(math.isfinite(loss) for _, loss in losses):
         raise MedAgentError(f"the verifier's loss is no number any more (losses {losses[-3:]}), nothing was saved. Lower lr={lr}.")
     _save(model, tokenizer, out)
+    shutil.rmtree(_steps(out), ignore_errors=True)
     return Trained(out, counts, losses)
 
 # %% ../../nbs/verifier/01_finetune.ipynb #01c014x
