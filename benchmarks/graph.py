@@ -4,9 +4,11 @@
 
 For n names: 0.42 n concepts, 2 n relations, most of them between ordinary concepts with few relations each, and one tenth drug-drug interactions among
 n/1250 drugs (325 partners each where n is 5 million). Names are made of syllables, so that their vocabulary is about as large as that of a terminology.
-Times are CPU time of this process; lookups are medians over random ones, so that caches are as warm as random access leaves them.
+Times are CPU time of this process; lookups are medians over random ones, so that caches are as warm as random access leaves them. The numbers go to
+data/measured/graph.json, from which the page on scale computes.
 """
 import argparse
+import json
 import random
 import resource
 import statistics
@@ -18,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from medagent.retrieval.graph import GraphIndex, GraphReport, Kind, Name, Record, Relation, build_graph
+from medagent.settings import load_settings, write_atomic
 
 SYLLABLES = [a + b for a in 'b c d f g h l m n p r s t v z'.split() for b in 'a e i o u an er il ox'.split()]
 
@@ -73,8 +76,9 @@ def main() -> None:
         start, path = time.process_time(), Path(folder)/'graph.sqlite'
         build_graph(rows(n), path, GraphReport(), progress=False)
         built = time.process_time() - start - making
-        print(f'{n} names, {concepts} concepts: built in {built:.0f} CPU s ({1e6*built/n:.0f} us a name with its two relations), {path.stat().st_size/n:.0f} bytes a name, '
-              f'peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MB')
+        size, peak = path.stat().st_size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*1024
+        print(f'{n} names, {concepts} concepts: built in {built:.0f} CPU s ({1e6*built/n:.0f} us a name with its two relations), {size/n:.0f} bytes a name, '
+              f'peak memory {peak/1e6:.0f} MB', flush=True)
         start = time.process_time()
         g = GraphIndex.open(path)
         print(f'opened in {1e3*(time.process_time() - start):.1f} CPU ms')
@@ -105,6 +109,7 @@ def main() -> None:
         print(pd.DataFrame(table, columns=['lookup', 'median CPU ms', '95 %']).to_string(index=False))
         hit = sum(bool(g.find(e)) for e in exact)
         print(f'{hit} of {len(exact)} exact names found')
+        write_atomic(load_settings().root/'data'/'measured'/'graph.json', json.dumps(dict(names=n, concepts=concepts, build_cpu_s=round(built, 1), bytes=size, peak_bytes=peak, lookups=[dict(lookup=w, median_ms=m, p95_ms=p) for w, m, p in table]), indent=1) + '\n')
 
 
 if __name__ == '__main__': main()

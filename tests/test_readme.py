@@ -33,7 +33,7 @@ def test_the_main_commands_are_there():
 
 
 @pytest.mark.parametrize('command', COMMANDS)
-def test_command(command):
+def test_command(command, tmp_path):
     words = shlex.split(command)
     if words[0] == 'make':                              # long; the smoke study and this very run are their tests
         done = shell('make', '--dry-run', *words[1:])
@@ -41,6 +41,14 @@ def test_command(command):
     elif words[:2] == ['medagent', 'audit']:
         done = shell(*words)
         assert done.returncode == 0 and 'claims that cite nothing: 1' in done.stdout, done.stderr
+    elif words[:3] == ['medagent', 'index', 'build']:
+        done = shell(*[w.replace('outputs/', f'{tmp_path}/') for w in words])
+        assert done.returncode == 0 and 'passages' in done.stdout, done.stderr
+    elif words[:3] == ['medagent', 'index', 'search']:   # of what the command before it has built
+        build = next(c for c in COMMANDS if c.startswith('medagent index build'))
+        assert shell(*[w.replace('outputs/', f'{tmp_path}/') for w in shlex.split(build)]).returncode == 0
+        done = shell(*[w.replace('outputs/', f'{tmp_path}/') for w in words])
+        assert done.returncode == 0 and 'serum level one week after' in done.stdout, done.stdout + done.stderr
     elif words[0] == 'medagent':                        # needs a trained policy: the command and its arguments must exist
         done = shell(*words[:2], '--help')
         assert done.returncode == 0 and all(o in done.stdout for o in words if o.startswith('--')), done.stderr

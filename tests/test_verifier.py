@@ -464,3 +464,22 @@ def test_error_rates_count_what_they_say(cases):
 
 
 def test_plain_triples_have_a_kind(): assert read_pairs([('lithium', 'INR', 0)])[0].kind == 'pair'
+
+
+def test_interrupted_training_goes_on_to_the_same_weights(tmp_path):
+    pairs, more = [(f'{d} requires monitoring of {t} .', f'{d} requires {x}', int(t == x)) for d, t in DRUGS.items() for x in DRUGS.values()]*4, dict(steps=12, batch_size=8, micro_batch=4, lr=1e-3, max_length=32)
+    whole = train_verifier(pairs, tmp_path/'whole', tiny_config(), word_tokenizer(), save_every=4, progress=False, **more)
+    def cut(step):
+        if step == 9: raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt): train_verifier(pairs, tmp_path/'cut', tiny_config(), word_tokenizer(), save_every=4, progress=cut, **more)
+    assert (tmp_path/'cut.steps'/'checkpoint-8').is_dir() and not (tmp_path/'cut').exists()
+    seen = []
+    train_verifier(pairs, tmp_path/'cut', tiny_config(), word_tokenizer(), save_every=4, progress=seen.append, **more)
+    assert seen[0] == 9 and not (tmp_path/'cut.steps').exists() and whole.folder == tmp_path/'whole'
+    asked = [(p, c) for p, c, _ in pairs[:16]]
+    assert np.abs(Verifier.from_folder(tmp_path/'cut').score(asked) - Verifier.from_folder(tmp_path/'whole').score(asked)).max() < 1e-6
+    with pytest.raises(KeyboardInterrupt): train_verifier(pairs, tmp_path/'other', tiny_config(), word_tokenizer(), save_every=4, progress=cut, **more)
+    seen.clear()
+    train_verifier(pairs, tmp_path/'other', tiny_config(), word_tokenizer(), save_every=4, progress=seen.append, **more | dict(lr=2e-3))
+    assert seen[0] == 1      # other settings begin anew
+    with pytest.raises(MedAgentError, match='micro_batch 3 does not divide'): train_verifier(pairs, tmp_path/'x', tiny_config(), word_tokenizer(), **more | dict(micro_batch=3))

@@ -121,22 +121,20 @@ class BM25Index:
         k: int,                   # at most
     ) -> list[list[tuple[int, float]]]:   # best first
         "Positions in the corpus and scores, without the passages."
-        return [self._ranked(q, k) for q in check_queries(queries, k)]
+        found = [self._matches(q, k) for q in check_queries(queries, k)]
+        numbers = self._searcher.fast_field_values('key', [address for hits in found for _, address in hits])
+        rows = iter(self._order[np.searchsorted(self._numbers, np.array(numbers, np.uint64))].tolist())
+        ranked = [sorted((-score, next(rows)) for score, _ in hits)[:k] for hits in found]
+        return [[(row, -score) for score, row in hits] for hits in ranked]
 
-    def _ranked(self, query: str, k: int) -> list[tuple[int, float]]:
-        "The k best, ties in the order of ids."
-        terms = dict.fromkeys(content_words(query))
-        parsed = tantivy.Query.boolean_query(
-            [(tantivy.Occur.Should, tantivy.Query.term_query(self._index.schema, 'words', t, 'freq')) for t in terms])
+    def _matches(self, query: str, k: int) -> list[tuple[float, tantivy.DocAddress]]:
+        "Scores and addresses of the k best and of all that tie with the last of them."
+        parsed = tantivy.Query.boolean_query([(tantivy.Occur.Should, tantivy.Query.term_query(self._index.schema, 'words', t, 'freq')) for t in dict.fromkeys(content_words(query))])
         limit = k + 1
         while True:
             found = [(round(score, 4), address) for score, address in self._searcher.search(parsed, limit, count=False).hits]
-            if len(found) < limit or found[-1][0] < found[k-1][0]: break
+            if len(found) < limit or found[-1][0] < found[k-1][0]: return found
             limit *= 2      # rank k is in the middle of a tie: fetch on until the tie ends
-        if not found: return []
-        numbers = np.array(self._searcher.fast_field_values('key', [address for _, address in found]), np.uint64)
-        rows = self._order[np.searchsorted(self._numbers, numbers)].tolist()
-        return [(row, -score) for score, row in sorted((-score, row) for (score, _), row in zip(found, rows, strict=True))[:k]]
 
 # %% ../../nbs/retrieval/02_bm25.ipynb #02c013x
 def update_bm25(
