@@ -249,6 +249,14 @@ def test_optimism_is_what_fresh_pairs_show():
 def test_resamples_without_an_unsupported_pair_are_counted():
     found = search_threshold([.2, .9, .9], [0, 1, 1], n=1000)
     assert found.undefined == pytest.approx(1000*(2/3)**3, rel=.2) and found.table.recall.eq(1).all()
+    none = next(f for seed in range(50) if (f := search_threshold([.2, .9, .9], [0, 1, 1], n=1, seed=seed)).undefined)
+    assert none.tau == .85 and np.isnan([none.low, none.high, *none.optimism.values()]).all()       # nothing is known, nothing is made up
+
+
+@pytest.mark.filterwarnings('error')
+def test_a_threshold_that_flags_nothing_has_no_precision():
+    t = search_threshold([.9, .95, .97], [0, 1, 1], grid=[.1, .2], n=50)
+    assert t.table.precision.isna().all() and t.table.f.eq(0).all() and t.tau == .2 and np.isnan(t.optimism['precision']) and t.optimism['f'] == 0
 
 
 @pytest.mark.parametrize('more, message', [

@@ -280,9 +280,9 @@ def search_threshold(
         limits = np.array([np.quantile(c, ends) if len(c) and e == e else (np.nan, np.nan) for c, e in zip(known, estimate)])
         table |= {name: estimate, f'{name}_low': limits[:, 0], f'{name}_high': limits[:, 1]}
     table['chosen'] = np.bincount(picks, minlength=len(taus))/max(1, len(picks))
-    lines = np.arange(len(picks))
-    optimism = {name: float(np.nanmean(v[lines, picks] - w[picks])) for name, v, w in zip(('precision', 'recall', 'f'), values, whole)}
-    low, high = np.quantile(taus[picks], ends, method='inverted_cdf')
+    lost = values[:, np.arange(len(picks)), picks] - whole[:, picks]       # (3, resamples): there minus here
+    optimism = {name: float(v.mean()) if len(v := g[~np.isnan(g)]) else math.nan for name, g in zip(('precision', 'recall', 'f'), lost)}
+    low, high = np.quantile(taus[picks], ends, method='inverted_cdf') if len(picks) else (math.nan, math.nan)
     return Threshold(float(taus[best]), float(low), float(high), pd.DataFrame(table), optimism, len(y), int(total[-1]), len(sums), n - len(drawn), level)
 
 # %% ../../nbs/verifier/02_calibration.ipynb #02c043x
