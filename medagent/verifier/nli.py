@@ -35,7 +35,7 @@ def entailment_index(id2label: Mapping[int, str],  # the model's `config.id2labe
         words = re.sub(r'[^a-z]+', ' ', label.casefold())
         return 'entail' in words and not re.search(r'\b(no|un)', words)        # not, non-, no, un-
     found = [int(index) for index, label in id2label.items() if entails(str(label))]
-    if len(found) != 1:
+    if len(found) != 1 or len(id2label) < 2:        # a single output would score everything 1
         raise MedAgentError(f"{name}: cannot tell which output means entailment from the labels {list(id2label.values())}. "
                             "Use a model trained for natural language inference, or write its true labels into id2label of config.json.")
     return found[0]
