@@ -873,6 +873,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'medagent/retrieval/sources.py'),
                                             'medagent.retrieval.sources.Report.table': ( 'retrieval/sources.html#report.table',
                                                                                          'medagent/retrieval/sources.py'),
+                                            'medagent.retrieval.sources.WriteError': ( 'retrieval/sources.html#writeerror',
+                                                                                       'medagent/retrieval/sources.py'),
                                             'medagent.retrieval.sources._Wide': ( 'retrieval/sources.html#_wide',
                                                                                   'medagent/retrieval/sources.py'),
                                             'medagent.retrieval.sources._Wide.__init__': ( 'retrieval/sources.html#_wide.__init__',

@@ -312,11 +312,13 @@ def index_build(
 ) -> None:
     "Make an index from the files of publishers."
     from medagent.retrieval.index import IndexPlan, build_index, index_table
-    try: ids = tuple(dict.fromkeys(exclude.read_text(encoding='utf-8').split())) if exclude else ()
+    try: ids = tuple(dict.fromkeys(filter(None, map(str.strip, exclude.read_text(encoding='utf-8-sig').splitlines())))) if exclude else ()
     except (OSError, UnicodeDecodeError) as e: raise MedAgentError(f'{exclude}: cannot be read as a list of ids ({e})') from e
     plan = IndexPlan(read_pairs('--source', source, 'pubmed=downloads/baseline'), encoder, size, overlap, ids, read_pairs('--field', field, 'text=abstract'), modality)
     index = build_index(plan, folder, workers, go_on, update)
     typer.echo(printable(index_table(index.about).to_string(header=False)))
+    for name in index.about['counts']:
+        if 'never came' in name: typer.echo(f'medagent: {printable(name)}; check the file of ids', err=True)
     for why in index.about.get('damaged', {}).values(): typer.echo(f'medagent: {printable(why)}', err=True)
 
 @index_app.command('search')

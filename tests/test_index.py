@@ -192,3 +192,24 @@ def test_three_folders_are_the_tools_of_an_agent(tmp_path):
     calls = box.call([('guideline_search', 'lithium level'), ('kg_query', 'bipolar disorder'), ('pubmed_search', 'lithium'), ('kg_query', 'gout'), ('web', 'x')])
     assert [len(c.passages) for c in calls] == [1, 1, 3, 0, 0] and calls[4].error and all(c.error is None for c in calls[:4])
     assert calls[2].similarity > .3 and calls[3].similarity is None
+
+
+def test_a_failed_first_build_does_not_block_the_folder(tmp_path):
+    plan = jsonl(tmp_path/'r.jsonl', records(5))
+    with pytest.raises(MedAgentError, match='no passages came'): build_index(IndexPlan(plan.sources, 'lsa', fields=(('id', 'pmid'), ('text', 'nothing'))), tmp_path/'i', progress=False)
+    assert len(build_index(plan, tmp_path/'i', progress=False).engines['bm25'].passages) == 5
+
+
+def test_ids_with_spaces_and_a_byte_order_mark_are_excluded(tmp_path):
+    (tmp_path/'g').mkdir()
+    for name in ('my doc', 'other'): (tmp_path/'g'/f'{name}.txt').write_text(f'Text of {name} about lithium.')
+    (tmp_path/'gold.txt').write_bytes('guideline:my doc:s000\r\nnot there\r\n'.encode('utf-8-sig'))
+    built = medagent('build', tmp_path/'i', '--source', f'guidelines={tmp_path/"g"}', '--exclude', tmp_path/'gold.txt', '--encoder', 'lsa')
+    assert built.exit_code == 0 and "never came (the first is 'not there')" in built.stderr, built.output + built.stderr
+    assert ids(open_index(tmp_path/'i').search(['lithium'], 5)[0]) == ['guideline:other:s000']
+    with pytest.raises(MedAgentError, match='a graph has no passages to exclude'): IndexPlan((('obo', str(tmp_path/'gold.txt')),), exclude=('x',))
+
+
+def test_a_huge_k_is_all_there_is(tmp_path):
+    index = build_index(jsonl(tmp_path/'r.jsonl', records(5)), tmp_path/'i', progress=False)
+    assert all(len(index.engines[e].search(['treatment weeks'], 10**12)[0]) == 5 for e in ('bm25', 'hybrid'))

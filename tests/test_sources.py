@@ -808,3 +808,39 @@ def test_from_files_to_an_index(tmp_path):
     assert report.rate > 0 and corpus.report['records'] == report.records and len(list((tmp_path/'c').glob('part-*'))) > 2
     hits = BM25Index(corpus.load()).search(['adalimumab in pediatric Crohn disease dose', 'haloperidol dementia mortality boxed warning'], 3)
     assert hits[0][0].passage.title.startswith('Humira') and 'Boxed Warning' in {h.passage.meta['section'] for h in hits[1]}
+
+
+def test_doses_in_a_pdf_are_no_running_lines(monkeypatch, tmp_path):
+    from medagent.retrieval import guidelines
+    pages = [f'Local formulary 2024\nDrug {d}\nAdult dose\n{n} mg once daily\nRenal dose\n{n//2} mg once daily\nSee label {d}.\nPage {i} of 3' for i, (d, n) in enumerate(zip('ABC', (10, 20, 40)), 1)]
+    class Page:
+        def __init__(self, text): self.text = text
+        def extract_text(self): return self.text
+    class Reader:
+        is_encrypted, pages = False, None
+        def __init__(self, *_): self.pages = [Page(t) for t in pages]
+    monkeypatch.setattr('pypdf.PdfReader', Reader)
+    (tmp_path/'f.pdf').write_bytes(b'%PDF')
+    report = Report()
+    texts = [t for _, t in guidelines._pdf_pages(tmp_path/'f.pdf', report)]
+    assert all(f'{n} mg once daily' in t and f'{n//2} mg once daily' in t and 'Adult dose' in t and 'formulary' not in t and 'Page' not in t for n, t in zip((10, 20, 40), texts))
+    assert report.noted['running lines of PDF pages left out'] == 6
+
+
+def test_a_full_disk_is_not_blamed_on_the_source(tmp_path, monkeypatch):
+    from medagent.retrieval import runs
+    def full(*_, **__): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(runs.pa, 'output_stream', full)
+    monkeypatch.setattr(runs.SortedRuns.__init__, '__defaults__', (1,))
+    with pytest.raises(MedAgentError, match='cannot be kept here .No space left'): pubmed(tmp_path, article_set(citation('1'), citation('2')), go_on=True)
+
+
+def test_forms_and_asides_of_a_page_are_read(tmp_path):
+    (tmp_path/'a.html').write_text('<html><body><form><h1>Lithium</h1><p>Check the level.</p></form><aside><h2>Recommendation</h2><p>Stop NSAIDs.</p></aside></body></html>')
+    assert ' '.join(p.text for p in read_guidelines(tmp_path/'a.html', progress=False)) == 'Check the level. Stop NSAIDs.'
+
+
+@pytest.mark.parametrize('text, words', [('.5 mg', ['0.5', 'mg']), ('give .25mg', ['give', '0.25', 'mg']), ('1.5×10⁹/L', ['1.5', '10', '9', 'l']), ('end.5 start', ['end', '5', 'start'])])
+def test_a_bare_point_and_a_power_keep_their_size(text, words):
+    from medagent.retrieval.passages import analyze
+    assert [w for w in analyze(text) if w != 'x' and w != '×'] == words

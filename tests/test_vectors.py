@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from medagent.retrieval.passages import Corpus, Passage
+from medagent.retrieval import vectors
 from medagent.retrieval.vectors import FLAT_UP_TO, VectorIndex, build_vectors, index_cost
 from medagent.settings import MedAgentError
 
@@ -59,7 +60,8 @@ def test_a_graph_searches_by_inner_product(tmp_path, unit):
 
 def test_a_graph_that_misses_too_much_is_not_saved(tmp_path, monkeypatch):
     corpus, e = setup()
-    monkeypatch.setattr('medagent.retrieval.vectors._exact', lambda vectors, queries, k: np.full((len(queries), k), -5))
+    link = vectors._linked
+    monkeypatch.setattr(vectors, '_linked', lambda v, *rest: link(-np.asarray(v), *rest))       # finds the farthest
     with pytest.raises(MedAgentError, match='finds 0%'): build_vectors(corpus, e, tmp_path, flat=False, progress=False)
     assert not (tmp_path/'index.json').exists() and (tmp_path/'vectors.npy').exists()
 
@@ -116,3 +118,24 @@ def test_costs_grow_as_computed_by_hand():
     assert index_cost(FLAT_UP_TO, 100).kind == 'flat' and index_cost(FLAT_UP_TO + 1, 100).kind == 'hnsw'
     assert index_cost(36_000_000, 768).memory == 36_000_000*(2*768 + 4*2*32 + 16)      # 65 GB, as measured per vector at 50,000
     assert index_cost(36_000_000, 768).core_seconds/3600 == pytest.approx(14.8, abs=.3)
+
+
+def test_repeated_texts_are_as_good_as_each_other(tmp_path):
+    "Labels repeat whole paragraphs: which of the copies a graph finds does not count as a miss."
+    rng = np.random.default_rng(1)
+    rows = np.repeat(rng.normal(size=(100, 16)), 20, axis=0)
+    corpus, e = Corpus(Passage(f'{i:06}', f'p{i}', 'x') for i in range(len(rows))), Table(rows, rng.normal(size=(5, 16)), False)
+    assert build_vectors(corpus, e, tmp_path, flat=False, progress=False).about['recall_at_5'] > .95
+
+
+def test_a_disk_without_room_is_a_message(tmp_path, monkeypatch):
+    corpus, e = setup(50)
+    def full(*_): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(vectors.os, 'posix_fallocate', full)
+    with pytest.raises(MedAgentError, match='cannot be reserved here .No space left'): build_vectors(corpus, e, tmp_path, progress=False)
+
+
+def test_a_query_without_a_word_finds_nothing(tmp_path):
+    corpus, e = setup(50)
+    e.encode_queries = lambda texts: np.ones((len(texts), e.dim), np.float32)
+    assert build_vectors(corpus, e, tmp_path, progress=False).search(['', ' ...', 'word'], 3)[:2] == [[], []]

@@ -130,7 +130,7 @@ class BM25Index:
     def _matches(self, query: str, k: int) -> list[tuple[float, tantivy.DocAddress]]:
         "Scores and addresses of the k best and of all that tie with the last of them."
         parsed = tantivy.Query.boolean_query([(tantivy.Occur.Should, tantivy.Query.term_query(self._index.schema, 'words', t, 'freq')) for t in dict.fromkeys(content_words(query))])
-        limit = k + 1
+        limit = min(k, len(self.passages)) + 1
         while True:
             found = [(round(score, 4), address) for score, address in self._searcher.search(parsed, limit, count=False).hits]
             if len(found) < limit or found[-1][0] < found[k-1][0]: return found
@@ -149,6 +149,9 @@ def update_bm25(
     new = _pairs(passages)
     stay, known = _same(old, new), _same(new, old)
     (path/_STAMP).unlink()
-    _write(index, old[~stay, 0], (p for p, is_known in zip(tqdm(passages, desc='BM25', unit='passage', disable=not progress), known) if not is_known))
-    _keep(path, new, passages.hash)
+    if (~stay).sum() > len(old)//20: _open(path, passages, progress)        # so many that their words would weigh in the scores: built anew
+    else:
+        try: _write(index, old[~stay, 0], (p for p, is_known in zip(tqdm(passages, desc='BM25', unit='passage', disable=not progress), known) if not is_known))
+        except ValueError as e: raise MedAgentError(f'{path}: the index cannot be written ({e}); free some space and build again') from e
+        _keep(path, new, passages.hash)
     return dict(added=int((~known).sum()), removed=int((~stay).sum()), kept=int(known.sum()))

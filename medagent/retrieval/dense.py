@@ -19,7 +19,7 @@ from fastcore.basics import patch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils.extmath import randomized_svd
 
-from .passages import Hit, Passage, Passages, as_passages, check_queries, content_words, hits_at
+from .passages import Hit, Passage, Passages, as_passages, check_queries, content_words, hits_at, words
 from ..settings import MedAgentError, text_hash, write_atomic
 
 # %% ../../nbs/retrieval/03_dense.ipynb #03c005x
@@ -233,7 +233,7 @@ class DenseIndex:
         found: list[list[tuple[int, float]]] = []
         for i in range(0, len(queries), self.batch):
             vectors = self.encoder.encode_queries(queries[i:i+self.batch]).astype(np.float64)
-            found += [self._best(scores, k) for scores in (vectors @ self._vectors.T).round(9)]
+            found += [self._best(scores, k) if words(q) else [] for q, scores in zip(queries[i:i+self.batch], (vectors @ self._vectors.T).round(9))]
         return found
 
     def _best(self, scores: np.ndarray, k: int) -> list[tuple[int, float]]:

@@ -49,27 +49,38 @@ def _markdown_sections(text: str, name: str) -> Iterator[tuple[list[str], str]]:
     head = f'<head><meta charset="utf-8"><title>{html.escape(said[1])}</title></head>' if said else ''
     yield from _html_sections(f'<html>{head}<body>{body}</body></html>'.encode(), name)
 
-def _pdf_pages(path: Path) -> Iterator[tuple[int, str]]:
+_EDGE = 2       # lines at the top and at the foot of a page that may be running ones
+_PAGE_NUMBER = re.compile(r'(?:page|p\.|seite)?\s*[-–|]?\s*\d+\s*[-–|]?(?:\s*(?:of|/|von)\s*\d+)?', re.I)
+
+def _pdf_pages(path: Path, report: Report) -> Iterator[tuple[int, str]]:
     "Number and text of each page."
     import logging
 
     from pypdf import PdfReader
-    from pypdf.errors import PyPdfError
+    from pypdf.errors import DependencyError, PyPdfError
     logging.getLogger('pypdf').setLevel(logging.ERROR)      # it warns of every flaw that it mends
     try:
         with open_bytes(path) as f:
             reader = PdfReader(io.BytesIO(f.read()))
             if reader.is_encrypted and not reader.decrypt(''): raise MedAgentError(f'{path}: encrypted; remove the password first')
             pages = [(page.extract_text() or '').split('\n') for page in reader.pages]
+    except DependencyError as e: raise MedAgentError(f'{path}: encrypted in a way that needs another package ({e}); install cryptography, or save the file without encryption') from e
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
         raise MedAgentError(f'{path}: cannot be read as PDF ({type(e).__name__}: {e}); open it in a viewer and save it again') from e
-    def shape(line: str) -> str: return re.sub(r'\d+', '0', ' '.join(line.split()))
-    seen = Counter(s for lines in pages for s in {shape(l) for l in lines} if s)
+    pages = [[l.strip() for l in lines if l.strip()] for lines in pages]
+    def shape(line: str) -> str:
+        "The same for every page's number, and for a long line that only differs in a number at its end or start."
+        line = ' '.join(line.split())
+        return '#' if _PAGE_NUMBER.fullmatch(line) else re.sub(r'^\d+\s+|\s+\d+$', '', line) if line.count(' ') > 2 else line
+    def edges(lines: list[str]) -> set[int]: return {i for i in range(len(lines)) if i < _EDGE or i >= len(lines) - _EDGE}
+    seen = Counter(s for lines in pages for s in {shape(lines[i]) for i in edges(lines)})
     often = {s for s, n in seen.items() if len(pages) > 2 and n > len(pages)/2}
     text, starts = '', []
     for lines in pages:
         starts.append(len(text))
-        kept = '\n'.join(l.strip() for l in lines if l.strip() and shape(l) not in often)
+        gone = {i for i in edges(lines) if shape(lines[i]) in often}
+        if gone: report.noted['running lines of PDF pages left out'] += len(gone)
+        kept = '\n'.join(l for i, l in enumerate(lines) if i not in gone)
         text += re.sub(r'(?<=[^\W\d_])[-\u00ad]\n(?=[a-z])', '-', kept) + '\n'
     by_page: dict[int, list[str]] = {}
     for a, b in sentence_spans(text, []):
@@ -99,7 +110,7 @@ def read_guidelines(
             suffix = Path(plain).suffix.lower()
             with reading(path, report, go_on):
                 if suffix not in kinds: raise MedAgentError(f'{path}: no reader for {suffix or "a file without suffix"}; expected {", ".join(kinds)}')
-                if suffix == '.pdf': parts = [(f'p{n}', [Path(doc).name], text, {'page': n}) for n, text in _pdf_pages(path)]
+                if suffix == '.pdf': parts = [(f'p{n}', [Path(doc).name], text, {'page': n}) for n, text in _pdf_pages(path, report)]
                 else:
                     with open_bytes(path) as f: data = f.read()
                     if suffix == '.txt': found = iter([([Path(doc).name], clean_lines(data.decode('utf-8')))])

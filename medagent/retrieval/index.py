@@ -55,6 +55,8 @@ class IndexPlan:
         for kind, path in self.sources:
             if kind not in TEXTS and kind not in READERS: raise MedAgentError(f'{path}: unknown format {kind!r}; texts are {", ".join(TEXTS)}, graphs are {", ".join(READERS)}')
             if not Path(path).exists(): raise MedAgentError(f'{path}: no such file or folder; check the path')
+        if self.is_graph and (self.exclude or self.modality): raise MedAgentError('a graph has no passages to exclude and no modality to name; leave these out')
+        if self.modality and {kind for kind, _ in self.sources} == {'pubmed'}: raise MedAgentError("passages of PubMed are of the modality 'pubmed'; leave it out")
         if len({kind in TEXTS for kind, _ in self.sources}) > 1: raise MedAgentError('texts and graphs do not go into one index: build one folder for each')
         if ('jsonl' in dict(self.sources)) != bool(self.fields): raise MedAgentError('JSON lines need to know their fields, at least id and text, and other sources have none: fields=((\'id\', \'pmid\'), (\'text\', \'abstract\'))')
 
@@ -93,7 +95,7 @@ def choose_encoder(
     name: str,      # as in an IndexPlan
 ) -> str:           # 'lsa', 'medcpt' or the folder
     "What 'auto' means on this machine."
-    if name != 'auto': return name
+    if name != 'auto': return str(Path(name).resolve()) if Path(name).is_dir() else name
     from huggingface_hub import try_to_load_from_cache
     here = all(isinstance(try_to_load_from_cache(f'ncbi/MedCPT-{part}-Encoder', 'config.json'), str) for part in ('Query', 'Article'))
     return 'medcpt' if here else 'lsa'
@@ -156,11 +158,12 @@ def build_index(
 ) -> Index:
     "Read, cut, index. Goes on where an interrupted call stopped. `MedAgentError` for bad sources, an empty corpus, or a folder that holds another index."
     folder = Path(folder)
-    said = json.loads(json.dumps(asdict(plan) | dict(encoder='' if plan.is_graph else choose_encoder(plan.encoder), files=_files_behind(plan))))
+    said = json.loads(json.dumps(asdict(plan) | dict(sources=[(kind, str(Path(path).resolve())) for kind, path in plan.sources], encoder='' if plan.is_graph else choose_encoder(plan.encoder), files=_files_behind(plan))))
     before = _plan_of(folder)
     if before == said and (folder/'index.json').exists(): return open_index(folder)
+    begun = any((folder/part).exists() for part in ('index.json', 'corpus/corpus.json', 'graph.sqlite'))
     if before not in (None, said):
-        if not update: raise MedAgentError(f'{folder}: holds an index with another plan; {", ".join(k for k in said if said[k] != before.get(k))} differ(s). Give another folder, or update this one (update=True, --update)')
+        if begun and not update: raise MedAgentError(f'{folder}: holds an index with another plan; {", ".join(k for k in said if said[k] != before.get(k))} differ(s). Give another folder, or update this one (update=True, --update)')
         for part in ('index.json', 'corpus', 'dense', 'encoder.json', 'encoder.npz', 'graph.sqlite'):       # bm25 is brought up to date
             path = folder/part
             if path.is_dir(): shutil.rmtree(path)
@@ -227,7 +230,7 @@ def open_index(
     except (OSError, ValueError, KeyError, TypeError) as e: raise MedAgentError(f'{folder/"index.json"}: cannot be read as an index ({type(e).__name__}: {e}); remove this file and build the index again') from e
     if kind == 'graph': return Index(folder, about, {'graph': GraphIndex.open(folder/'graph.sqlite')})
     for part in ('corpus', 'bm25', 'dense'):
-        if not (folder/part).is_dir(): raise MedAgentError(f'{folder}: {part} is missing; remove the folder and build the index again')
+        if not (folder/part).is_dir() or (part == 'bm25' and not (folder/part/'corpus_hash.txt').exists()): raise MedAgentError(f'{folder}: {part} is missing or not complete; remove the folder and build the index again')
     corpus, encoder = _opened(folder), load_encoder(plan['encoder'], folder, device)
     if corpus.hash != about['hash']: raise MedAgentError(f'{folder}: the corpus was changed after the index was built; remove the folder and build the index again')
     bm25, dense = BM25Index(corpus, folder/'bm25'), VectorIndex(corpus, encoder, folder/'dense')

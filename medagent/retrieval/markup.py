@@ -59,7 +59,7 @@ def flat_text(
 
 # %% ../../nbs/retrieval/01a_markup.ipynb #01c009x
 _BLOCKS = frozenset('p paragraph div item li ul ol list dl dt dd caption figcaption table tr thead tbody tfoot blockquote pre section article main header renderMultiMedia title summary details address figure hr'.split())
-_LEFT_OUT = frozenset('script style noscript template nav footer aside form button select svg iframe object head'.split())
+_LEFT_OUT = frozenset('script style noscript template nav footer button select svg iframe object head'.split())
 _HEADINGS = frozenset('h1 h2 h3 h4 h5 h6'.split())
 
 def text_pieces(

@@ -203,6 +203,8 @@ def from_parquet(
 _GREEK = dict(zip('αβγδεζηθικλμνξοπρστυφχψω',
     'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi psi omega'.split()))
 _SIGNS = str.maketrans({**_GREEK, 'ς': 'sigma', '’': "'", '‘': "'", '\u00ad': None, '\u200b': None, **dict.fromkeys('\u2010\u2012\u2013\u2212', '-')})
+_POWER = re.compile('(?<=[0-9])([⁰¹²³⁴⁵⁶⁷⁸⁹]+)')     # 10⁹ is not 109
+_POINT = re.compile(r'(?<![\w.])\.(?=\d)')                 # .5 is not 5
 _MICRO = re.compile(r'μ(?=[a-z])')
 _MICROGRAM = re.compile(r'(?<![^\W\d_])ug\b')
 _POSSESSIVE = re.compile(r"(?<=\w)'s\b")
@@ -213,9 +215,11 @@ _DOTTED = re.compile(r'(?<![\w.])(?:[a-z]\.){2,}(?!\w)')
 def _normal(text: str) -> str:
     "Lower case NFKC text with one spelling for dashes, Greek letters, micrograms, thousands, units, possessives and dotted abbreviations."
     if not text.isascii():
+        text = _POWER.sub(r'^\1', text)
         text = unicodedata.normalize('NFD', unicodedata.normalize('NFKC', text).lower())
         text = unicodedata.normalize('NFC', ''.join(c for c in text if not unicodedata.combining(c)))
     text = _MICRO.sub('u', text.lower()).translate(_SIGNS)
+    text = _POINT.sub('0.', text)
     text = _POSSESSIVE.sub('', _MICROGRAM.sub('mcg', text))
     text = _THOUSANDS.sub(lambda m: m[0].replace(',', ''), text)
     return _DOTTED.sub(lambda m: m[0].replace('.', ''), _UNIT.sub(r'\1 ', text))

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from .passages import Passage
-from .sources import Report
+from .sources import Report, WriteError
 
 # %% ../../nbs/retrieval/01b_runs.ipynb #01c006x
 _ROWS = 25_000      # rows in the buffer
@@ -60,11 +60,13 @@ class SortedRuns:
         "Write the buffer, behind the last run where the order allows."
         if not self._buffer: return
         self._buffer.sort()
-        if self._out is None or self._buffer[0][:3] < self._last:
-            self.end()
-            self.paths.append(self.folder/f'{self.stem}.{len(self.paths)}.run')
-            self._out = pa.output_stream(str(self.paths[-1]), compression='zstd')
-        self._out.write(''.join(map(_pack, self._buffer)).encode('utf-8', 'surrogatepass'))
+        try:
+            if self._out is None or self._buffer[0][:3] < self._last:
+                self.end()
+                self.paths.append(self.folder/f'{self.stem}.{len(self.paths)}.run')
+                self._out = pa.output_stream(str(self.paths[-1]), compression='zstd')
+            self._out.write(''.join(map(_pack, self._buffer)).encode('utf-8', 'surrogatepass'))
+        except OSError as e: raise WriteError(f'{self.folder}: sorted rows cannot be kept here ({e.strerror or e}); free some space, or choose another folder') from e
         self._last = self._buffer[-1][:3]
         self._buffer = []
 

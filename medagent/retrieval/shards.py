@@ -96,7 +96,6 @@ def chunk(
 _MANIFEST = 'corpus.json'
 _GROUP = 256        # rows that are read at once to find one passage
 _OLD_GROUP = 2048   # the same in corpora whose manifest does not say
-_CHUNK_TAIL = re.compile(r'#\d{4,}\Z')
 
 def _write_shard(rows: Sequence[str], path: Path) -> dict[str, Any]:
     "Write rows (canonical JSON) as a parquet file that `Corpus.from_parquet` reads; what the manifest says of it."
@@ -131,7 +130,7 @@ def build_corpus(
             if not p.id.isprintable(): raise MedAgentError(f'passage {p.id!r}: an id is one line of visible characters')
             try: f'{p.id}{p.text}{p.title}{p.source}'.encode()
             except UnicodeEncodeError as e: raise MedAgentError(f'passage {p.id!r}: not valid Unicode ({e.reason}); repair the text or leave the passage out') from e
-            if exclude and (gone := {p.id, _CHUNK_TAIL.sub('', p.id)} & exclude):
+            if exclude and (gone := {p.id, p.meta.get('doc')} & exclude):
                 met |= gone
                 report.noted['excluded'] += 1
             else: runs.add(p.id, 0, canonical_json(p))

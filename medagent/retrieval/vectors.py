@@ -18,7 +18,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from .dense import Encoder
-from .passages import Hit, Passages, check_queries, hits_at
+from .passages import Hit, Passages, check_queries, hits_at, words
 from ..settings import MedAgentError, load_settings, write_atomic
 
 # %% ../../nbs/retrieval/03b_vectors.ipynb #03c006x
@@ -30,7 +30,7 @@ LINKS, EF_BUILD, EF_SEARCH = 32, 100, 64  # of the graph: M, efConstruction, efS
 class Cost:
     "What an index takes, embedding aside."
     kind: str  # 'flat' or 'hnsw'
-    disk: int  # bytes: vectors kept for resuming, and the index
+    disk: int  # bytes: the vectors, from which hits are scored, and the index
     memory: int  # bytes of the index when all of it has been used
     core_seconds: float  # one core, to link the vectors
 
@@ -60,6 +60,10 @@ def _embedded(corpus: Passages, encoder: Encoder, folder: Path, batch: int, prog
     shape = (len(corpus), encoder.dim)
     try: vectors = np.lib.format.open_memmap(path, 'r+' if done else 'w+', dtype=np.float32, shape=None if done else shape)
     except (OSError, ValueError) as e: raise MedAgentError(f'{path}: the vectors cannot be kept here ({e}). Free some space, choose another folder, or delete this one.') from e
+    if not done and hasattr(os, 'posix_fallocate'):      # a sparse file would end the process when the disk is full
+        try:
+            with open(path, 'r+b') as f: os.posix_fallocate(f.fileno(), 0, path.stat().st_size)
+        except OSError as e: raise MedAgentError(f'{path}: {4*shape[0]*shape[1]/1e9:.2f} GB cannot be reserved here ({e.strerror}). Free some space, or choose another folder.') from e
     if vectors.shape != shape: raise MedAgentError(f'{path}: holds vectors of shape {vectors.shape}, expected {shape}. Delete the folder to build it again.')
     with tqdm(total=len(corpus), initial=done, desc='embedding', unit='passage', disable=not progress) as bar:
         for at in range(done, len(corpus), batch):
@@ -129,7 +133,9 @@ def build_vectors(
     queries = encoder.encode_queries([' '.join(p.searchable.split()[:12]) for p in sample])
     k = min(5, len(corpus))
     found, exact = index.search(queries, k)[1], _exact(vectors, queries, k)
-    recall = float(np.mean([len(set(f) & set(e))/k for f, e in zip(found.tolist(), exact.tolist())]))
+    score = [(np.asarray(vectors[rows.clip(0)], np.float64) @ q.astype(np.float64), rows >= 0) for q, rows in zip(queries, found)]
+    least = [float((np.asarray(vectors[e[-1]], np.float64) @ q.astype(np.float64))) for q, e in zip(queries, exact)]
+    recall = float(np.mean([((s >= m - 1e-6) & there).mean() for (s, there), m in zip(score, least)]))      # by score: passages with the same text are as good as each other
     if not flat and recall < least_recall: raise MedAgentError(f'{folder}: the graph finds {recall:.0%} of the five nearest passages, at least {least_recall:.0%} is asked. Nothing was saved; the vectors are kept. Build with flat=True.')
     temporary = folder/'index.tmp'
     try:
@@ -180,7 +186,7 @@ class VectorIndex:
         faiss.omp_set_num_threads(load_settings().threads)
         vectors = np.ascontiguousarray(self.encoder.encode_queries(queries), np.float32)
         ranked: list[list[tuple[int, float]]] = [[] for _ in queries]
-        todo, limit = list(range(len(queries))), k + 8
+        todo, limit = [i for i, q in enumerate(queries) if words(q)], k + 8      # a query without a word finds nothing, whatever an encoder makes of it
         while todo:
             limit, again = min(len(self.passages), limit), []
             step = max(1, 10_000_000//(limit*self.encoder.dim))
