@@ -658,6 +658,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'medagent/retrieval/index.py'),
                                           'medagent.retrieval.index.IndexPlan.is_graph': ( 'retrieval/index.html#indexplan.is_graph',
                                                                                            'medagent/retrieval/index.py'),
+                                          'medagent.retrieval.index._drop': ('retrieval/index.html#_drop', 'medagent/retrieval/index.py'),
                                           'medagent.retrieval.index._files_behind': ( 'retrieval/index.html#_files_behind',
                                                                                       'medagent/retrieval/index.py'),
                                           'medagent.retrieval.index._fitted': ( 'retrieval/index.html#_fitted',

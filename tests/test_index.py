@@ -213,3 +213,34 @@ def test_ids_with_spaces_and_a_byte_order_mark_are_excluded(tmp_path):
 def test_a_huge_k_is_all_there_is(tmp_path):
     index = build_index(jsonl(tmp_path/'r.jsonl', records(5)), tmp_path/'i', progress=False)
     assert all(len(index.engines[e].search(['treatment weeks'], 10**12)[0]) == 5 for e in ('bm25', 'hybrid'))
+
+
+@pytest.mark.parametrize('part', ['bm25/passages.npy', 'bm25/corpus_hash.txt', 'dense/vectors.npy', 'dense/index.faiss', 'dense/index.json', 'encoder.npz', 'corpus/corpus.json', 'index.json'])
+@pytest.mark.parametrize('damage', ['gone', 'empty', 'list'])
+def test_the_same_command_repairs_a_damaged_part(tmp_path, part, damage):
+    plan = jsonl(tmp_path/'r.jsonl', records(12))
+    whole = build_index(plan, tmp_path/'i', progress=False)
+    expected = whole.search(['warfarin INR'], 5), whole.engines['dense'].search(['lithium'], 3)
+    del whole       # a mapped file that is cut off ends the process
+    if damage == 'gone': (tmp_path/'i'/part).unlink()
+    else: (tmp_path/'i'/part).write_bytes(b'' if damage == 'empty' else b'[]')
+    with pytest.raises(MedAgentError): open_index(tmp_path/'i')
+    again = build_index(plan, tmp_path/'i', progress=False)
+    assert (again.search(['warfarin INR'], 5), again.engines['dense'].search(['lithium'], 3)) == expected
+
+
+def test_an_update_that_fails_leaves_the_index_as_it_was(tmp_path):
+    plan = jsonl(tmp_path/'r.jsonl', records(12))
+    before = build_index(plan, tmp_path/'i', progress=False).search(['warfarin INR'], 5)
+    (tmp_path/'cut.jsonl.gz').write_bytes(gzip.compress(json.dumps(records(3)[0]).encode()*200)[:-9])
+    for bad in (IndexPlan((('jsonl', str(tmp_path/'cut.jsonl.gz')),), 'lsa', fields=FIELDS), IndexPlan(plan.sources, 'lsa', overlap=600, fields=FIELDS), IndexPlan(plan.sources, 'lsa', fields=(('id', 'pmid'), ('text', 'nothing')))):
+        with pytest.raises(MedAgentError): build_index(bad, tmp_path/'i', update=True, progress=False)
+        assert open_index(tmp_path/'i').search(['warfarin INR'], 5) == before and build_index(plan, tmp_path/'i', progress=False).search(['warfarin INR'], 5) == before
+
+
+def test_a_foreign_graph_is_refused(tmp_path):
+    for name in 'ab':
+        (tmp_path/f'{name}.obo').write_text(f'format-version: 1.2\n\n[Term]\nid: DOID:1\nname: disease {name}\nis_a: DOID:2\n\n[Term]\nid: DOID:2\nname: disorder\n')
+        build_index(IndexPlan((('obo', str(tmp_path/f'{name}.obo')),)), tmp_path/name, progress=False)
+    shutil.copy(tmp_path/'a'/'graph.sqlite', tmp_path/'b'/'graph.sqlite')
+    with pytest.raises(MedAgentError, match='not the one that was built here'): open_index(tmp_path/'b')

@@ -78,6 +78,7 @@ def _open(path: Path, passages: Passages, progress: bool) -> tuple[tantivy.Index
     "The index kept in a folder, built there if it is not yet complete."
     if (path/_STAMP).exists():
         index, pairs, hash = _kept(path)
+        if hash == passages.hash and (pairs.shape, pairs.dtype, index.searcher().num_docs) != ((len(passages), 2), np.uint64, len(passages)): raise MedAgentError(f'{path}: the index does not hold the {len(passages)} passages of its corpus; delete the folder to build it again')
         if hash != passages.hash: raise MedAgentError(f'{path}: this index was built from corpus {hash}, not from {passages.hash}: bring it up to date with update_bm25, give another folder, or delete this one to build it again')
         return index, pairs
     if (path/'tantivy').exists(): shutil.rmtree(path/'tantivy')

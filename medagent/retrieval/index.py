@@ -8,6 +8,7 @@ __all__ = ['TEXTS', 'IndexPlan', 'choose_encoder', 'load_encoder', 'Index', 'bui
 
 # %% ../../nbs/retrieval/08_index.ipynb #08c003x
 import json
+import os
 import resource
 import shutil
 import sys
@@ -142,11 +143,19 @@ def _size(path: Path) -> int:
     return sum(f.stat().st_size for f in path.rglob('*') if f.is_file()) if path.is_dir() else path.stat().st_size
 
 def _plan_of(folder: Path) -> dict[str, Any]|None:
-    "What the folder says it is made from; None if nothing is there."
+    "What the corpus or graph in the folder is made from; None if there is none yet."
     path = folder/'plan.json'
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())): return None
-    try: return json.loads(path.read_text(encoding='utf-8'))
+    if not path.exists() and (not folder.exists() or (folder.is_dir() and all(p.name == 'work' or p.name.startswith('.') or p.name == 'corpus' for p in folder.iterdir()))): return None
+    try:
+        if isinstance(plan := json.loads(path.read_text(encoding='utf-8')), dict): return plan
+        raise ValueError(f'a {type(plan).__name__}')
     except (OSError, ValueError) as e: raise MedAgentError(f'{folder}: something else is there ({type(e).__name__}: {e}); name an empty folder, or one that holds an index') from e
+
+def _drop(folder: Path, *parts: str) -> None:
+    "Remove parts of an index."
+    for path in (folder/part for part in parts):
+        if path.is_dir(): shutil.rmtree(path)
+        else: path.unlink(missing_ok=True)
 
 def build_index(
     plan: IndexPlan,
@@ -156,19 +165,19 @@ def build_index(
     update: bool = False,           # a folder with an index of another plan, or of other files: follow it instead of refusing
     progress: bool = True,          # bars
 ) -> Index:
-    "Read, cut, index. Goes on where an interrupted call stopped. `MedAgentError` for bad sources, an empty corpus, or a folder that holds another index."
+    "Read, cut, index. Goes on where an interrupted call stopped, and makes damaged parts anew. `MedAgentError` for bad sources, an empty corpus, or a folder that holds another index; the index that was there then stays as it was."
     folder = Path(folder)
     said = json.loads(json.dumps(asdict(plan) | dict(sources=[(kind, str(Path(path).resolve())) for kind, path in plan.sources], encoder='' if plan.is_graph else choose_encoder(plan.encoder), files=_files_behind(plan))))
     before = _plan_of(folder)
-    if before == said and (folder/'index.json').exists(): return open_index(folder)
-    begun = any((folder/part).exists() for part in ('index.json', 'corpus/corpus.json', 'graph.sqlite'))
-    if before not in (None, said):
-        if begun and not update: raise MedAgentError(f'{folder}: holds an index with another plan; {", ".join(k for k in said if said[k] != before.get(k))} differ(s). Give another folder, or update this one (update=True, --update)')
-        for part in ('index.json', 'corpus', 'dense', 'encoder.json', 'encoder.npz', 'graph.sqlite'):       # bm25 is brought up to date
-            path = folder/part
-            if path.is_dir(): shutil.rmtree(path)
-            else: path.unlink(missing_ok=True)
-    write_atomic(folder/'plan.json', json.dumps(said, indent=1))
+    if before not in (None, said) and not update: raise MedAgentError(f'{folder}: holds an index with another plan; {", ".join(k for k in said if said[k] != before.get(k))} differ(s). Give another folder, or update this one (update=True, --update)')
+    if before == said and (folder/'index.json').exists():
+        try: return open_index(folder)
+        except MedAgentError: _drop(folder, 'index.json', 'bm25', 'dense', 'encoder.json', 'encoder.npz')
+    if before == said:      # what was read is kept, unless it is damaged
+        try: GraphIndex.open(folder/'graph.sqlite') if plan.is_graph else _opened(folder)
+        except MedAgentError:
+            _drop(folder, 'corpus', 'graph.sqlite')
+            before = None
     seconds: dict[str, float] = {}
     about: dict[str, Any] = dict(format=1, plan=said, code=code_revision())
     start = perf_counter()
@@ -180,21 +189,29 @@ def build_index(
 
     if plan.is_graph:
         report = GraphReport()
-        graph = build_graph(read_graph([(k, p) for k, p in plan.sources], report), folder/'graph.sqlite', report, progress=progress or False)
-        if not int(graph.meta['concept']): raise MedAgentError(f'{folder}: no concepts came, so there is no graph to build; check that the source is what its format says')
+        graph = build_graph(read_graph([(k, p) for k, p in plan.sources], report), folder/'.graph.sqlite', report, progress=progress)
+        if not int(graph.meta['concept']):
+            _drop(folder, '.graph.sqlite')
+            raise MedAgentError(f'{folder}: no concepts came, so there is no graph to build; check that the source is what its format says')
+        _drop(folder, 'index.json', 'corpus', 'bm25', 'dense', 'encoder.json', 'encoder.npz')
+        os.replace(folder/'.graph.sqlite', folder/'graph.sqlite')
+        write_atomic(folder/'plan.json', json.dumps(said, indent=1))
         done('graph')
         about |= dict(kind='graph', hash=graph.hash, counts={'concepts': int(graph.meta['concept']), 'names': int(graph.meta['name']), 'relations': int(graph.meta['edge'])}
                       | {f'skipped: {reason} ({source})': n for (source, reason), n in sorted(report.skipped.items())})
     else:
         ready = None if said['encoder'] == 'lsa' else load_encoder(said['encoder'], folder)
-        if not (folder/'corpus'/'corpus.json').exists():
+        if before != said:
             report = Report()
             cut = chunk(_passages(plan, report, folder/'work', workers, go_on, progress), word_spans if ready is None else token_spans(ready.tokenizer), plan.size, plan.overlap)
             build_corpus(cut, folder/'corpus', exclude=plan.exclude, report=report, progress=progress)
-            shutil.rmtree(folder/'work', ignore_errors=True)
+            _drop(folder, 'index.json', 'work', 'dense', 'encoder.json', 'encoder.npz', 'graph.sqlite')     # bm25 is brought up to date
+            write_atomic(folder/'plan.json', json.dumps(said, indent=1))
         corpus = _opened(folder)
         done('corpus')
-        if (folder/'bm25'/'corpus_hash.txt').exists(): about['bm25_update'] = update_bm25(folder/'bm25', corpus, progress)
+        if (folder/'bm25'/'corpus_hash.txt').exists():
+            try: about['bm25_update'] = update_bm25(folder/'bm25', corpus, progress)
+            except MedAgentError: _drop(folder, 'bm25')     # damaged
         BM25Index(corpus, folder/'bm25', progress)
         done('bm25')
         encoder = _fitted(corpus, folder) if ready is None else ready
@@ -226,13 +243,17 @@ def open_index(
         about = json.loads((folder/'index.json').read_text(encoding='utf-8'))
         if about['format'] != 1: raise ValueError(f'format {about["format"]!r}')
         kind, plan = about['kind'], about['plan']
+        about['hash'], about['counts'], kind == 'graph' or about['vectors'], plan['encoder']
     except FileNotFoundError as e: raise MedAgentError(f'{folder}: no finished index there; make one with `medagent index build` or build_index, and call it again to go on with an interrupted one') from e
-    except (OSError, ValueError, KeyError, TypeError) as e: raise MedAgentError(f'{folder/"index.json"}: cannot be read as an index ({type(e).__name__}: {e}); remove this file and build the index again') from e
-    if kind == 'graph': return Index(folder, about, {'graph': GraphIndex.open(folder/'graph.sqlite')})
+    except (OSError, ValueError, KeyError, TypeError) as e: raise MedAgentError(f'{folder/"index.json"}: cannot be read as an index ({type(e).__name__}: {e}); build the index again') from e
+    if kind == 'graph':
+        graph = GraphIndex.open(folder/'graph.sqlite')
+        if graph.hash != about['hash']: raise MedAgentError(f'{folder}: the graph is not the one that was built here; build the index again')
+        return Index(folder, about, {'graph': graph})
     for part in ('corpus', 'bm25', 'dense'):
-        if not (folder/part).is_dir() or (part == 'bm25' and not (folder/part/'corpus_hash.txt').exists()): raise MedAgentError(f'{folder}: {part} is missing or not complete; remove the folder and build the index again')
+        if not (folder/part).is_dir() or (part == 'bm25' and not (folder/part/'corpus_hash.txt').exists()): raise MedAgentError(f'{folder}: {part} is missing or not complete; build the index again')
     corpus, encoder = _opened(folder), load_encoder(plan['encoder'], folder, device)
-    if corpus.hash != about['hash']: raise MedAgentError(f'{folder}: the corpus was changed after the index was built; remove the folder and build the index again')
+    if corpus.hash != about['hash']: raise MedAgentError(f'{folder}: the corpus was changed after the index was built; build the index again')
     bm25, dense = BM25Index(corpus, folder/'bm25'), VectorIndex(corpus, encoder, folder/'dense')
     engines = dict(hybrid=HybridIndex([bm25, dense]), bm25=bm25, dense=dense)
     return Index(folder, about, {name: engines[name] for name in (('bm25', 'hybrid', 'dense') if plan['encoder'] == 'lsa' else ('hybrid', 'bm25', 'dense'))}, encoder)

@@ -144,7 +144,7 @@ def build_vectors(
     except (OSError, RuntimeError) as e:
         temporary.unlink(missing_ok=True)
         raise MedAgentError(f'{folder}: the index cannot be written ({e}). Free some space and build again; the vectors are kept.') from e
-    write_atomic(folder/'index.json', json.dumps(dict(corpus=corpus.hash, encoder=encoder.id, dim=encoder.dim, passages=len(corpus), kind='flat' if flat else 'hnsw', metric='inner product', recall_at_5=round(recall, 4)), indent=1))
+    write_atomic(folder/'index.json', json.dumps(dict(corpus=corpus.hash, encoder=encoder.id, dim=encoder.dim, passages=len(corpus), kind='flat' if flat else 'hnsw', metric='inner product', recall_at_5=round(recall, 4), bytes=(folder/'index.faiss').stat().st_size), indent=1))
     return VectorIndex(corpus, encoder, folder)
 
 # %% ../../nbs/retrieval/03b_vectors.ipynb #03c013x
@@ -156,17 +156,19 @@ class VectorIndex:
         folder: str|Path,  # made by `build_vectors`
     ):
         self.passages, self.encoder, self.folder = corpus, encoder, Path(folder)
-        try: self.about = json.loads((self.folder/'index.json').read_text(encoding='utf-8'))
-        except (OSError, ValueError) as e: raise MedAgentError(f'{self.folder}: no finished index in this folder ({e}); build it with build_vectors') from e
+        try: self.about = dict(json.loads((self.folder/'index.json').read_text(encoding='utf-8')))
+        except (OSError, ValueError, TypeError) as e: raise MedAgentError(f'{self.folder}: no finished index in this folder ({e}); build it with build_vectors') from e
         for what, mine in (('corpus', corpus.hash), ('encoder', encoder.id), ('dim', encoder.dim), ('passages', len(corpus))):
             if self.about.get(what) != mine: raise MedAgentError(f'{self.folder}: this index was built for {what} {self.about.get(what)!r}, not for {mine!r}. Give another folder, or delete this one to build it again.')
         path = self.folder/'index.faiss'
+        if not path.exists() or path.stat().st_size != self.about.get('bytes'): raise MedAgentError(f'{path}: cannot be opened (missing, cut off or not the file that was built). Delete the folder to build it again.')     # faiss ends the process on an empty file
         try: self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as e: raise MedAgentError(f'{path}: cannot be opened ({str(e).splitlines()[0]}). Delete the folder to build it again.') from e
         if (self._index.ntotal, self._index.d, self._index.metric_type) != (len(corpus), encoder.dim, faiss.METRIC_INNER_PRODUCT):
             raise MedAgentError(f'{path}: holds {self._index.ntotal} vectors of {self._index.d} numbers, expected {len(corpus)} of {encoder.dim} with inner product. Delete the folder to build it again.')
         try: self._vectors = np.load(self.folder/'vectors.npy', mmap_mode='r')
-        except (OSError, ValueError) as e: raise MedAgentError(f'{self.folder/"vectors.npy"}: cannot be opened ({e}). Delete the folder to build it again.') from e
+        except (OSError, ValueError, EOFError) as e: raise MedAgentError(f'{self.folder/"vectors.npy"}: cannot be opened ({e}). Delete the folder to build it again.') from e
+        if (self._vectors.shape, self._vectors.dtype) != ((len(corpus), encoder.dim), np.float32): raise MedAgentError(f'{self.folder/"vectors.npy"}: holds {self._vectors.dtype} {self._vectors.shape}, expected float32 {(len(corpus), encoder.dim)}. Delete the folder to build it again.')
         if self.about['kind'] == 'hnsw': faiss.downcast_index(self._index).hnsw.efSearch = EF_SEARCH
 
     def search(self,
