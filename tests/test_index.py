@@ -244,3 +244,14 @@ def test_a_foreign_graph_is_refused(tmp_path):
         build_index(IndexPlan((('obo', str(tmp_path/f'{name}.obo')),)), tmp_path/name, progress=False)
     shutil.copy(tmp_path/'a'/'graph.sqlite', tmp_path/'b'/'graph.sqlite')
     with pytest.raises(MedAgentError, match='not the one that was built here'): open_index(tmp_path/'b')
+
+
+def test_a_file_that_moved_within_its_folder_is_another_corpus(tmp_path):
+    "Its passages have other ids."
+    for name in ('x', 'y'): (tmp_path/'g'/name).mkdir(parents=True)
+    (tmp_path/'g'/'x'/'m.md').write_text('# Lithium\n\nCheck the level.\n')
+    plan = IndexPlan((('guidelines', str(tmp_path/'g')),), encoder='lsa')
+    build_index(plan, tmp_path/'i', progress=False)
+    (tmp_path/'g'/'x'/'m.md').rename(tmp_path/'g'/'y'/'m.md')
+    with pytest.raises(MedAgentError, match='files differ'): build_index(plan, tmp_path/'i', progress=False)
+    assert ids(build_index(plan, tmp_path/'i', update=True, progress=False).search(['lithium'], 1)[0])[0].startswith('guideline:y/m')

@@ -71,14 +71,17 @@ def _keep(path: Path, pairs: np.ndarray, hash: str) -> None:
 
 def _kept(path: Path) -> tuple[tantivy.Index, np.ndarray, str]:
     "A complete index: the engine's part, its pairs, the hash of its corpus."
-    try: return tantivy.Index.open(str(path/'tantivy')), np.load(path/_KEPT, allow_pickle=False), (path/_STAMP).read_text().strip()
+    try:
+        pairs = np.load(path/_KEPT, allow_pickle=False)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype != np.uint64: raise ValueError(f'{_KEPT} holds {pairs.dtype} {pairs.shape}')
+        return tantivy.Index.open(str(path/'tantivy')), pairs, (path/_STAMP).read_text().strip()
     except (ValueError, OSError, EOFError) as e: raise MedAgentError(f'{path}: the index cannot be opened ({e}); delete the folder to build it again') from e
 
 def _open(path: Path, passages: Passages, progress: bool) -> tuple[tantivy.Index, np.ndarray]:
     "The index kept in a folder, built there if it is not yet complete."
     if (path/_STAMP).exists():
         index, pairs, hash = _kept(path)
-        if hash == passages.hash and (pairs.shape, pairs.dtype, index.searcher().num_docs) != ((len(passages), 2), np.uint64, len(passages)): raise MedAgentError(f'{path}: the index does not hold the {len(passages)} passages of its corpus; delete the folder to build it again')
+        if hash == passages.hash and (len(pairs), index.searcher().num_docs) != (len(passages), len(passages)): raise MedAgentError(f'{path}: the index does not hold the {len(passages)} passages of its corpus; delete the folder to build it again')
         if hash != passages.hash: raise MedAgentError(f'{path}: this index was built from corpus {hash}, not from {passages.hash}: bring it up to date with update_bm25, give another folder, or delete this one to build it again')
         return index, pairs
     if (path/'tantivy').exists(): shutil.rmtree(path/'tantivy')

@@ -12,8 +12,8 @@ import os
 import resource
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -74,7 +74,7 @@ def _files_behind(plan: IndexPlan) -> str:
         p = Path(path)
         for f in sorted(x for x in p.rglob('*') if x.is_file()) if p.is_dir() else [p]:
             stat = f.stat()
-            found.append([kind, f.name, stat.st_size, stat.st_mtime_ns])
+            found.append([kind, str(f.relative_to(p)) if p.is_dir() else f.name, stat.st_size, stat.st_mtime_ns])     # ids come from names below the folder
     return text_hash(json.dumps(found))
 
 def _passages(plan: IndexPlan, report: Report, work: Path, workers: int, go_on: bool, progress: bool) -> Iterator[Passage]:
@@ -138,6 +138,7 @@ class Index:
         "The default engine's answer."
         return next(iter(self.engines.values())).search(queries, k)
 
+# %% ../../nbs/retrieval/08_index.ipynb #08c013x
 def _size(path: Path) -> int:
     "Bytes of a file or a folder."
     return sum(f.stat().st_size for f in path.rglob('*') if f.is_file()) if path.is_dir() else path.stat().st_size
@@ -157,6 +158,7 @@ def _drop(folder: Path, *parts: str) -> None:
         if path.is_dir(): shutil.rmtree(path)
         else: path.unlink(missing_ok=True)
 
+# %% ../../nbs/retrieval/08_index.ipynb #08c015x
 def build_index(
     plan: IndexPlan,
     folder: str | Path,             # receives the index
@@ -189,7 +191,7 @@ def build_index(
 
     if plan.is_graph:
         report = GraphReport()
-        graph = build_graph(read_graph([(k, p) for k, p in plan.sources], report), folder/'.graph.sqlite', report, progress=progress)
+        graph = build_graph(read_graph(list(plan.sources), report), folder/'.graph.sqlite', report, progress=progress)
         if not int(graph.meta['concept']):
             _drop(folder, '.graph.sqlite')
             raise MedAgentError(f'{folder}: no concepts came, so there is no graph to build; check that the source is what its format says')
@@ -227,7 +229,7 @@ def build_index(
     write_atomic(folder/'index.json', json.dumps(about, indent=1))
     return open_index(folder)
 
-# %% ../../nbs/retrieval/08_index.ipynb #08c014x
+# %% ../../nbs/retrieval/08_index.ipynb #08c017x
 def _opened(folder: Path) -> Passages:
     "The corpus of an index."
     corpus = open_corpus(folder/'corpus')
@@ -258,7 +260,7 @@ def open_index(
     engines = dict(hybrid=HybridIndex([bm25, dense]), bm25=bm25, dense=dense)
     return Index(folder, about, {name: engines[name] for name in (('bm25', 'hybrid', 'dense') if plan['encoder'] == 'lsa' else ('hybrid', 'bm25', 'dense'))}, encoder)
 
-# %% ../../nbs/retrieval/08_index.ipynb #08c015x
+# %% ../../nbs/retrieval/08_index.ipynb #08c018x
 def index_table(
     about: Mapping[str, Any],   # `Index.about`
 ) -> pd.DataFrame:              # one column, `value`
@@ -272,7 +274,7 @@ def index_table(
     rows |= {f'{step} built in': f'{s:.1f} s' for step, s in about['seconds'].items()} | {f'{part} on disk': f'{b/1e6:.2f} MB' for part, b in about['bytes'].items()}
     return pd.DataFrame({'value': rows | {'peak memory': f'{about["peak_bytes"]/1e6:,.0f} MB'}})
 
-# %% ../../nbs/retrieval/08_index.ipynb #08c024x
+# %% ../../nbs/retrieval/08_index.ipynb #08c027x
 def open_toolbox(
     folders: Mapping[str, str | Path],      # tool name -> index folder: 'guideline_search', 'kg_query', 'pubmed_search'
     k: int = 5,                             # passages for each call

@@ -58,14 +58,14 @@ def scale_plan(
     exact = max(1/flat.batched - 1/flat.encode, 1e-9)*1e3*passages/flat.name*dim/_measured_dim()
     graph = _rows('dense')[lambda t: t.kind == 'hnsw'].iloc[-1]
     near = max(1/graph.batched - 1/graph.encode, 1e-9)*1e3*log(max(passages, 2))/log(graph.name)*dim/_measured_dim()
-    cost = index_cost(passages, dim)
+    linked = index_cost(max(passages, FLAT_UP_TO + 1), dim)
+    size = 1e-9*passages*index_cost(FLAT_UP_TO + 1, dim).memory/(FLAT_UP_TO + 1)
     bound = 1e3/largest['bm25'].batched*max(1, passages/sizes['bm25'])
     rows = [('corpus in shards', each('corpus', 'build_cpu_s')/3600, 0.1, each('corpus', 'bytes')/1e9, 1e3/largest['corpus'].single*5, np.nan),
             ('BM25', each('bm25', 'build_cpu_s')/3600, 0.1 + 40e-9*passages, each('bm25', 'bytes')/1e9, lexical, bound),
             ('embedding', passages/encoded_per_s/3600, np.nan, 4e-9*passages*dim, np.nan, np.nan),
             ('vectors, exact', 0.0, 4e-9*passages*dim, 4e-9*passages*dim, exact, exact),
-            ('vectors, graph (HNSW fp16)', index_cost(max(passages, FLAT_UP_TO + 1), dim).core_seconds*passages/max(passages, FLAT_UP_TO + 1)/3600, 1e-9*passages*(cost.memory/passages if cost.kind == 'hnsw' else index_cost(FLAT_UP_TO + 1, dim).memory/(FLAT_UP_TO + 1)),
-             1e-9*passages*index_cost(FLAT_UP_TO + 1, dim).memory/(FLAT_UP_TO + 1), near, np.nan)]
+            ('vectors, graph (HNSW fp16)', linked.core_seconds*passages/max(passages, FLAT_UP_TO + 1)/3600, size, size, near, np.nan)]
     if names:
         g = measured('graph')
         rows.append(('knowledge graph', g['build_cpu_s']/g['names']*names/3600, 0.1, g['bytes']/g['names']*names/1e9, next(r['median_ms'] for r in g['lookups'] if r['lookup'].startswith('search: one')), np.nan))
