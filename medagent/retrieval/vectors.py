@@ -34,7 +34,7 @@ class Cost:
     memory: int  # bytes of the index when all of it has been used
     core_seconds: float  # one core, to link the vectors
 
-    def __str__(self) -> str: return f'{self.kind} index: {self.disk/1e9:.2f} GB on disk, {self.memory/1e9:.2f} GB of memory in use, about {max(1, round(self.core_seconds/60))} core-minutes to link'
+    def __str__(self) -> str: return f'{self.kind} index: {self.disk/1e9:.2f} GB on disk, {self.memory/1e9:.2f} GB of memory in use' + (f', about {max(1, round(self.core_seconds/60))} core-minutes to link' if self.core_seconds else '')
 
 
 def index_cost(
